@@ -1,0 +1,54 @@
+# lease_fence: fencing tokens for leases, as a PostgreSQL extension
+
+EXTENSION = lease_fence
+EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" lease_fence.control)
+MODULE_big = lease_fence
+DATA = lease_fence--1.0.sql
+
+OBJS = \
+	src/lease_fence.o \
+	src/base/catalog.o \
+	src/base/database.o \
+	src/base/errors.o \
+	src/base/settings.o \
+	src/base/shmem.o \
+	src/fence/drain.o \
+	src/fence/entry.o \
+	src/fence/epoch.o \
+	src/fence/grants.o \
+	src/fence/guard.o \
+	src/fence/guard_info.o \
+	src/fence/mint.o \
+	src/fence/present.o \
+	src/fence/protect.o \
+	src/fence/reject.o \
+	src/fence/template.o \
+	src/fence/token_lock.o \
+	src/fence/truncate.o \
+	src/lease/acquire.o \
+	src/lease/ask.o \
+	src/lease/cycles.o \
+	src/lease/held.o \
+	src/lease/manage.o \
+	src/lease/queue.o \
+	src/lease/request.o \
+	src/lease/views.o \
+	src/audit/record.o \
+	src/audit/observe.o \
+	src/audit/writer.o \
+	src/worker/databases.o \
+	src/worker/launcher.o \
+	src/worker/worker.o
+
+PG_CPPFLAGS = -I$(srcdir)/src -DLF_VERSION='"$(EXTVERSION)"'
+PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
+	-Wno-missing-field-initializers -Wno-cast-function-type -std=gnu99
+
+REGRESS = $(patsubst sql/%.sql,%,$(wildcard sql/*.sql))
+REGRESS_OPTS = --inputdir=$(srcdir) --load-extension=lease_fence
+ISOLATION = $(patsubst tests/isolation/specs/%.spec,%,$(wildcard tests/isolation/specs/*.spec))
+ISOLATION_OPTS = --inputdir=$(srcdir)/tests/isolation --load-extension=lease_fence
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)

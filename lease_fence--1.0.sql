@@ -1,0 +1,255 @@
+/* lease_fence--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION lease_fence" to load this file. \quit
+
+-- Fails where somebody else has made a schema of this name: nothing of theirs
+-- may stand beside what we create and resolve.
+CREATE SCHEMA lease_fence;
+COMMENT ON SCHEMA lease_fence IS
+'leases with fencing tokens: USAGE on this schema lets a role take leases and write to guarded tables';
+
+-- ---------------------------------------------------------------------------
+-- Tables. The worker writes all of them but guard_modes.
+-- ---------------------------------------------------------------------------
+
+CREATE FUNCTION lease_fence.drop_replicated() RETURNS trigger
+LANGUAGE C AS 'MODULE_PATHNAME', 'lf_drop_replicated';
+COMMENT ON FUNCTION lease_fence.drop_replicated() IS
+'drops what a logical replication subscription would write into our own tables';
+
+CREATE TABLE lease_fence.epochs (
+    id bigint PRIMARY KEY,
+    floor bigint NOT NULL,
+    system_identifier bigint NOT NULL,
+    timeline integer NOT NULL,
+    database_oid oid NOT NULL,
+    extension_oid oid NOT NULL,
+    nonce bytea NOT NULL,
+    begun_at timestamptz NOT NULL,
+    reason text NOT NULL
+);
+COMMENT ON TABLE lease_fence.epochs IS
+'uninterrupted histories of this database: every token at or below the last floor is refused';
+
+CREATE TABLE lease_fence.grants (
+    token bigint PRIMARY KEY,
+    resource text COLLATE "C" NOT NULL,
+    holder bytea NOT NULL,
+    coordinator text NOT NULL,
+    role name NOT NULL,
+    scope text NOT NULL,
+    ttl interval NOT NULL,
+    external_number bigint,
+    granted_at timestamptz NOT NULL,
+    ended_at timestamptz,
+    how_ended text
+);
+CREATE INDEX grants_resource ON lease_fence.grants (resource, token);
+COMMENT ON TABLE lease_fence.grants IS
+'every grant of a lease, with the token minted for it, and how it ended';
+
+CREATE TABLE lease_fence.rejected_writes (
+    id bigint PRIMARY KEY,
+    at timestamptz NOT NULL,
+    action text NOT NULL,
+    reason text NOT NULL,
+    relation text,
+    operation text,
+    key text,
+    resource text COLLATE "C",
+    presented_token bigint,
+    current_token bigint,
+    presented_holder bytea,
+    current_holder bytea,
+    over_for interval,
+    role name,
+    application_name text,
+    client text,
+    pid integer,
+    statement text,
+    new_row text,
+    rows bigint NOT NULL
+);
+COMMENT ON TABLE lease_fence.rejected_writes IS
+'writes that a guard refused (rejected), would have refused (observed), let through for a reason (bypassed), and writers ended by a drain (terminated)';
+
+CREATE TABLE lease_fence.guard_modes (
+    relation regclass PRIMARY KEY,
+    mode text NOT NULL
+);
+COMMENT ON TABLE lease_fence.guard_modes IS
+'mode of each guard; the rest of it is its trigger';
+
+CREATE TRIGGER drop_replicated BEFORE INSERT OR UPDATE OR DELETE ON lease_fence.epochs
+    FOR EACH ROW EXECUTE FUNCTION lease_fence.drop_replicated();
+CREATE TRIGGER drop_replicated BEFORE INSERT OR UPDATE OR DELETE ON lease_fence.grants
+    FOR EACH ROW EXECUTE FUNCTION lease_fence.drop_replicated();
+CREATE TRIGGER drop_replicated BEFORE INSERT OR UPDATE OR DELETE ON lease_fence.rejected_writes
+    FOR EACH ROW EXECUTE FUNCTION lease_fence.drop_replicated();
+CREATE TRIGGER drop_replicated BEFORE INSERT OR UPDATE OR DELETE ON lease_fence.guard_modes
+    FOR EACH ROW EXECUTE FUNCTION lease_fence.drop_replicated();
+ALTER TABLE lease_fence.epochs ENABLE REPLICA TRIGGER drop_replicated;
+ALTER TABLE lease_fence.grants ENABLE REPLICA TRIGGER drop_replicated;
+ALTER TABLE lease_fence.rejected_writes ENABLE REPLICA TRIGGER drop_replicated;
+ALTER TABLE lease_fence.guard_modes ENABLE REPLICA TRIGGER drop_replicated;
+
+SELECT pg_catalog.pg_extension_config_dump('lease_fence.epochs', '');
+SELECT pg_catalog.pg_extension_config_dump('lease_fence.grants', '');
+SELECT pg_catalog.pg_extension_config_dump('lease_fence.rejected_writes', '');
+SELECT pg_catalog.pg_extension_config_dump('lease_fence.guard_modes', '');
+
+-- ---------------------------------------------------------------------------
+-- Leases
+-- ---------------------------------------------------------------------------
+
+CREATE FUNCTION lease_fence.acquire(
+    resource text, ttl interval DEFAULT NULL, wait interval DEFAULT '10s',
+    scope text DEFAULT 'transaction', holder text DEFAULT NULL,
+    OUT token bigint, OUT expires_in interval)
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_acquire';
+COMMENT ON FUNCTION lease_fence.acquire(text, interval, interval, text, text) IS
+'takes the lease of a resource, or raises 55P03 when the wait runs out. Read what a write depends on after this returned, in a later statement. Write SELECT * FROM acquire(...): (acquire(...)).* calls it once per column';
+
+CREATE FUNCTION lease_fence.try_acquire(
+    resource text, ttl interval DEFAULT NULL, wait interval DEFAULT '0',
+    scope text DEFAULT 'transaction', holder text DEFAULT NULL,
+    OUT token bigint, OUT expires_in interval, OUT retry_after interval)
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_try_acquire';
+COMMENT ON FUNCTION lease_fence.try_acquire(text, interval, interval, text, text) IS
+'as acquire, but answers a NULL token and how long the present lease still runs when it is not to be had. Write SELECT * FROM try_acquire(...): (try_acquire(...)).* calls it once per column';
+
+CREATE FUNCTION lease_fence.acquire_all(
+    resources text[], ttl interval DEFAULT NULL, wait interval DEFAULT '10s',
+    scope text DEFAULT 'transaction', holder text DEFAULT NULL)
+RETURNS TABLE (resource text, token bigint)
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_acquire_all';
+COMMENT ON FUNCTION lease_fence.acquire_all(text[], interval, interval, text, text) IS
+'takes the leases of several resources, all or none, in one order for everybody. Read what a write depends on after this returned, in a later statement';
+
+CREATE FUNCTION lease_fence.present(VARIADIC tokens bigint[]) RETURNS void
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_present';
+COMMENT ON FUNCTION lease_fence.present(bigint[]) IS
+'names the tokens under which this transaction writes, checks them now and keeps the fence shut until the transaction ends';
+
+CREATE FUNCTION lease_fence.renew(token bigint, ttl interval DEFAULT NULL) RETURNS interval
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_renew';
+COMMENT ON FUNCTION lease_fence.renew(bigint, interval) IS
+'prolongs a lease from now on by ttl, or by the ttl it was taken with; raises LF001 or LF002 when it is gone';
+
+CREATE FUNCTION lease_fence.remaining(token bigint) RETURNS interval
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_remaining';
+COMMENT ON FUNCTION lease_fence.remaining(bigint) IS
+'how long the lease still runs, or NULL when it is not held any more; asks nobody and promises nothing';
+
+CREATE FUNCTION lease_fence.release(token bigint) RETURNS boolean
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_release';
+COMMENT ON FUNCTION lease_fence.release(bigint) IS
+'gives a lease back; false when it was not held any more. What was written under it before stays fenced until this transaction ends';
+
+CREATE FUNCTION lease_fence.revoke(resource text, reason text DEFAULT NULL) RETURNS boolean
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_revoke';
+COMMENT ON FUNCTION lease_fence.revoke(text, text) IS
+'takes a lease away from its holder and returns when no writer under it is left; false when nobody had it';
+REVOKE ALL ON FUNCTION lease_fence.revoke(text, text) FROM PUBLIC;
+
+CREATE FUNCTION lease_fence.begin_epoch(reason text) RETURNS bigint
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_begin_epoch';
+COMMENT ON FUNCTION lease_fence.begin_epoch(text) IS
+'refuses every token minted so far: call it when a file-system snapshot was put back or a subscriber became the primary';
+REVOKE ALL ON FUNCTION lease_fence.begin_epoch(text) FROM PUBLIC;
+
+-- ---------------------------------------------------------------------------
+-- Guards
+-- ---------------------------------------------------------------------------
+
+CREATE FUNCTION lease_fence.guard() RETURNS trigger
+LANGUAGE C AS 'MODULE_PATHNAME', 'lf_guard';
+COMMENT ON FUNCTION lease_fence.guard() IS
+'the trigger of a guarded table; its arguments are the resource template, the token column, lapsed and inserts. Made by protect()';
+
+CREATE FUNCTION lease_fence.protect(
+    relation regclass, resource text, token_column name DEFAULT 'fence_token',
+    mode text DEFAULT 'enforce', lapsed text DEFAULT 'reject', inserts text DEFAULT 'guard')
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_protect';
+COMMENT ON FUNCTION lease_fence.protect(regclass, text, name, text, text, text) IS
+'guards a table: its rows can only be written under the current token of the resource that the template names. For the table''s owner';
+
+CREATE FUNCTION lease_fence.set_mode(relation regclass, mode text) RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_set_mode';
+COMMENT ON FUNCTION lease_fence.set_mode(regclass, text) IS
+'switches a guard to enforce, observe or off, without waiting for writers. For the table''s owner';
+
+CREATE FUNCTION lease_fence.unprotect(relation regclass, drop_column boolean DEFAULT false) RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_unprotect';
+COMMENT ON FUNCTION lease_fence.unprotect(regclass, boolean) IS
+'takes a table''s guard away. For the table''s owner';
+
+-- ---------------------------------------------------------------------------
+-- What the DBA reads
+-- ---------------------------------------------------------------------------
+
+CREATE FUNCTION lease_fence.live_leases(
+    OUT resource text, OUT token bigint, OUT holder bytea, OUT coordinator text, OUT scope text,
+    OUT state text, OUT role name, OUT pid integer, OUT granted_at timestamptz,
+    OUT expires_in interval, OUT renewals bigint, OUT waiters integer)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'lf_live_leases';
+COMMENT ON FUNCTION lease_fence.live_leases() IS
+'the leases in memory: all of them for pg_monitor, its own for any other role';
+
+CREATE VIEW lease_fence.leases AS
+    SELECT resource, token, holder, coordinator, scope, state, role, pid, granted_at,
+           expires_in, renewals, waiters
+    FROM lease_fence.live_leases();
+COMMENT ON VIEW lease_fence.leases IS
+'leases that are live, or over and not superseded yet';
+
+CREATE FUNCTION lease_fence.worker_state(
+    OUT worker text, OUT pid integer, OUT since timestamptz, OUT failures integer,
+    OUT epoch bigint, OUT floor bigint, OUT epoch_confirmed boolean,
+    OUT audit_written bigint, OUT audit_logged bigint)
+LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'lf_worker_state';
+COMMENT ON FUNCTION lease_fence.worker_state() IS
+'state of this database''s worker, its epoch, and the counts of audit rows written and of those that went to the server log instead';
+REVOKE ALL ON FUNCTION lease_fence.worker_state() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION lease_fence.worker_state() TO pg_monitor;
+
+CREATE VIEW lease_fence.worker_status AS
+    SELECT worker, pid, since, failures, epoch, floor, epoch_confirmed, audit_written, audit_logged
+    FROM lease_fence.worker_state();
+COMMENT ON VIEW lease_fence.worker_status IS
+'state of this database''s worker and of its epoch';
+
+CREATE VIEW lease_fence.guards AS
+    SELECT t.tgrelid::pg_catalog.regclass AS relation,
+           a.args[1] AS resource,
+           a.args[2]::pg_catalog.name AS token_column,
+           COALESCE(m.mode, 'enforce') AS mode,
+           a.args[3] AS lapsed,
+           a.args[4] AS inserts,
+           CASE t.tgenabled WHEN 'A' THEN 'always' WHEN 'D' THEN 'disabled'
+                            WHEN 'R' THEN 'replica' ELSE 'origin' END AS enabled
+    FROM pg_catalog.pg_trigger t
+    CROSS JOIN LATERAL (
+        SELECT pg_catalog.array_agg(pg_catalog.convert_from(
+                   pg_catalog.decode(p.part, 'hex'), pg_catalog.getdatabaseencoding())
+                   ORDER BY p.ord) AS args
+        FROM pg_catalog.regexp_split_to_table(
+                 pg_catalog.regexp_replace(pg_catalog.encode(t.tgargs, 'hex'), '(..)', '\1 ', 'g'),
+                 '00 ') WITH ORDINALITY AS s (raw, ord)
+        CROSS JOIN LATERAL (SELECT pg_catalog.replace(s.raw, ' ', '') AS part, s.ord) AS p
+        WHERE p.ord OPERATOR(pg_catalog.<=) t.tgnargs) AS a
+    LEFT JOIN lease_fence.guard_modes m
+           ON m.relation::pg_catalog.oid OPERATOR(pg_catalog.=) t.tgrelid
+    WHERE t.tgfoid OPERATOR(pg_catalog.=) 'lease_fence.guard()'::pg_catalog.regprocedure::pg_catalog.oid
+      AND t.tgparentid OPERATOR(pg_catalog.=) 0::pg_catalog.oid;
+COMMENT ON VIEW lease_fence.guards IS
+'guarded tables: their triggers'' arguments, and their modes';
+
+GRANT SELECT ON lease_fence.leases TO PUBLIC;
+GRANT SELECT ON lease_fence.guards TO PUBLIC;
+GRANT SELECT ON lease_fence.guard_modes TO PUBLIC;
+GRANT SELECT ON lease_fence.grants, lease_fence.epochs, lease_fence.rejected_writes,
+                lease_fence.worker_status TO pg_monitor;

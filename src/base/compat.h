@@ -1,0 +1,112 @@
+/*
+ * compat.h
+ *		Every difference between the supported PostgreSQL versions, once.
+ *
+ * Nothing outside this header looks at PG_VERSION_NUM.
+ */
+#ifndef LF_BASE_COMPAT_H
+#define LF_BASE_COMPAT_H
+
+#include "access/tupdesc.h"
+#include "catalog/pg_class.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+#include "utils/wait_event.h"
+
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
+#error "lease_fence supports PostgreSQL 15 to 18"
+#endif
+
+#if PG_VERSION_NUM >= 170000
+
+
+
+#define LF_MY_LXID				(MyProc->vxid.lxid)
+#define LF_PROC_LXID(proc)		((proc)->vxid.lxid)
+#define LF_VXID_PROC(vxid)		((vxid).procNumber)
+
+static inline PGPROC *
+lf_vxid_proc(VirtualTransactionId vxid)
+{
+	return ProcNumberGetProc(vxid.procNumber);
+}
+
+static inline uint32
+lf_wait_event(uint32 *cached, const char *name)
+{
+	if (*cached == 0)
+		*cached = WaitEventExtensionNew(name);
+	return *cached;
+}
+
+#else
+
+#include "storage/backendid.h"
+
+
+#define LF_MY_LXID				(MyProc->lxid)
+#define LF_PROC_LXID(proc)		((proc)->lxid)
+#define LF_VXID_PROC(vxid)		((vxid).backendId)
+
+static inline PGPROC *
+lf_vxid_proc(VirtualTransactionId vxid)
+{
+	return BackendIdGetProc(vxid.backendId);
+}
+
+static inline uint32
+lf_wait_event(uint32 *cached, const char *name)
+{
+	(void) cached;
+	(void) name;
+	return PG_WAIT_EXTENSION;
+}
+
+#endif
+
+#if PG_VERSION_NUM >= 160000
+static inline bool
+lf_owns_relation(Oid relation, Oid role)
+{
+	return object_ownercheck(RelationRelationId, relation, role);
+}
+
+#define lf_guc_malloc(size)		guc_malloc(LOG, (size))
+#else
+static inline bool
+lf_owns_relation(Oid relation, Oid role)
+{
+	return pg_class_ownercheck(relation, role);
+}
+
+/* What a check hook puts into *extra is freed by guc.c with free(). */
+#define lf_guc_malloc(size)		malloc(size)
+#endif
+
+/* Takes a heavyweight lock or not, at once; a full lock table is "not". */
+static inline LockAcquireResult
+lf_lock_try(const LOCKTAG *tag, LOCKMODE mode, bool session)
+{
+#if PG_VERSION_NUM >= 180000
+	return LockAcquireExtended(tag, mode, session, true, false, NULL, false);
+#else
+	return LockAcquireExtended(tag, mode, session, true, false, NULL);
+#endif
+}
+
+/* Offset of a fixed place in every tuple without nulls, or -1. */
+static inline int
+lf_attribute_offset(TupleDesc desc, int attnum)
+{
+#if PG_VERSION_NUM >= 180000
+	return TupleDescCompactAttr(desc, attnum - 1)->attcacheoff;
+#else
+	return TupleDescAttr(desc, attnum - 1)->attcacheoff;
+#endif
+}
+
+#endif							/* LF_BASE_COMPAT_H */
