@@ -12,6 +12,8 @@ OBJS = \
 	src/base/errors.o \
 	src/base/settings.o \
 	src/base/shmem.o \
+	src/base/transaction.o \
+	src/fence/check.o \
 	src/fence/drain.o \
 	src/fence/entry.o \
 	src/fence/epoch.o \
@@ -26,6 +28,7 @@ OBJS = \
 	src/fence/token_lock.o \
 	src/fence/truncate.o \
 	src/lease/acquire.o \
+	src/lease/arguments.o \
 	src/lease/ask.o \
 	src/lease/cycles.o \
 	src/lease/held.o \
@@ -36,7 +39,7 @@ OBJS = \
 	src/audit/record.o \
 	src/audit/observe.o \
 	src/audit/writer.o \
-	src/worker/databases.o \
+	src/worker/utility.o \
 	src/worker/launcher.o \
 	src/worker/worker.o
 

@@ -43,7 +43,8 @@ CREATE TABLE lease_fence.grants (
     external_number bigint,
     granted_at timestamptz NOT NULL,
     ended_at timestamptz,
-    how_ended text
+    how_ended text,
+    end_reason text
 );
 CREATE INDEX grants_resource ON lease_fence.grants (resource, token);
 COMMENT ON TABLE lease_fence.grants IS

@@ -11,7 +11,6 @@
 #ifndef LF_AUDIT_AUDIT_H
 #define LF_AUDIT_AUDIT_H
 
-#include "access/xlogdefs.h"
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/resource.h"
@@ -46,7 +45,7 @@ typedef struct LfRejection
 } LfRejection;
 
 extern Size lf_audit_shmem_size(void);
-extern void lf_audit_shmem_init(bool found);
+extern void lf_audit_shmem_init(void);
 
 /*
  * Backend: record one rejection and wait until it is durable, at most
@@ -58,19 +57,28 @@ extern void lf_audit_shmem_init(bool found);
 extern void lf_audit_reject(const LfRejection *rejection);
 
 /*
- * Worker.  write_pending: one batch of the records waiting for this database,
- * committed but not yet answered; false if there was none, or if the table could
- * not be opened at once.  answer: tell the backends of everything written so far
- * (the caller has seen the standbys pass).  adopt: records that a worker before
- * us had taken are waiting again.  Outside a transaction.
+ * Worker, outside a transaction.  Nothing is raised.
+ *
+ * adopt: once at its start; records that a worker before us had taken are
+ * waiting again.
+ * write_pending: one batch of the records waiting for this database, committed
+ * but not yet answered; false if there was none, or if they could not be
+ * written now (the table could not be opened at once).
+ * answer: tell the backends of all that is written and that the synchronous
+ * standbys have.
+ * busy: something of this database is still to be written or answered; the
+ * worker does not retire, and comes back within 100 ms though nobody wakes it.
  */
+extern void lf_audit_adopt(int database);
 extern bool lf_audit_write_pending(int database);
 extern void lf_audit_answer(int database);
-extern void lf_audit_adopt(int database);
+extern bool lf_audit_busy(int database);
 
 /*
  * Worker: one row about a writer that was terminated, within the caller's
- * transaction and with the table already locked by lf_audit_lock_table().
+ * transaction and with the table already locked by lf_audit_lock_table(), which
+ * only tries: false if the lock is not to be had, or the extension is gone.  A
+ * row that cannot be inserted goes to the server log; nothing is raised for it.
  */
 extern bool lf_audit_lock_table(void);
 typedef struct LfTermination
@@ -91,11 +99,17 @@ extern void lf_audit_insert_termination(const LfTermination *termination);
  * count; false if there was nothing or the table could not be opened at once.
  */
 extern Size lf_audit_observe_shmem_size(void);
-extern void lf_audit_observe_shmem_init(bool found);
+extern void lf_audit_observe_shmem_init(void);
 extern void lf_audit_observe(const LfRejection *rejection);
 extern bool lf_audit_write_observed(int database);
 
-/* Rejections that went to the log instead of the table, since start. */
+/* Observed writes that found no room, in all databases, since start. */
+extern uint64 lf_audit_observed_forgotten(void);
+
+/*
+ * Rejections that went to the log instead of the table, and rows written, since
+ * start.  Database: an index, or -1 for those without one.
+ */
 extern uint64 lf_audit_logged(int database);
 extern uint64 lf_audit_written(int database);
 

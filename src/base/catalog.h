@@ -19,6 +19,7 @@ typedef struct LfCatalog
 	Oid			grants_token_index;		/* (token) */
 	Oid			grants_resource_index;	/* (resource, token) */
 	Oid			epochs;
+	Oid			epochs_index;	/* (id) */
 	Oid			rejected_writes;
 	Oid			rejected_writes_index;	/* (id) */
 	Oid			guard_modes;

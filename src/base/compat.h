@@ -14,6 +14,7 @@
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
+#include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/wait_event.h"
 
@@ -22,8 +23,6 @@
 #endif
 
 #if PG_VERSION_NUM >= 170000
-
-
 
 #define LF_MY_LXID				(MyProc->vxid.lxid)
 #define LF_PROC_LXID(proc)		((proc)->vxid.lxid)
@@ -46,7 +45,7 @@ lf_wait_event(uint32 *cached, const char *name)
 #else
 
 #include "storage/backendid.h"
-
+#include "storage/sinvaladt.h"
 
 #define LF_MY_LXID				(MyProc->lxid)
 #define LF_PROC_LXID(proc)		((proc)->lxid)
@@ -67,6 +66,24 @@ lf_wait_event(uint32 *cached, const char *name)
 }
 
 #endif
+
+#if PG_VERSION_NUM >= 180000
+#define LF_MODULE_MAGIC(module, module_version) \
+	PG_MODULE_MAGIC_EXT(.name = module, .version = module_version)
+#else
+#define LF_MODULE_MAGIC(module, module_version) PG_MODULE_MAGIC
+#endif
+
+/* The n-th backend of the present snapshot of the activity, from 1. */
+static inline LocalPgBackendStatus *
+lf_backend_status(int number)
+{
+#if PG_VERSION_NUM >= 160000
+	return pgstat_get_local_beentry_by_index(number);
+#else
+	return pgstat_fetch_stat_local_beentry(number);
+#endif
+}
 
 #if PG_VERSION_NUM >= 160000
 static inline bool

@@ -1,0 +1,454 @@
+/*
+ * writer.c
+ *		The worker's side of the audit: takes records from the backends' places
+ *		and puts them into lease_fence.rejected_writes, one batch a commit.
+ *
+ * Runs in a database's worker alone.
+ *
+ * What must end well: a place is answered only when its row is committed and
+ * the standbys have it, or when the record is in the server log.  A worker
+ * that dies at any step leaves places TAKEN or COMMITTED; its successor sets
+ * them back to PENDING and writes them again, and the id's primary key makes
+ * the second row harmless.  The table's lock is never waited for: the rejected
+ * transaction may itself hold it.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "audit/place.h"
+#include "base/catalog.h"
+#include "base/shmem.h"
+#include "base/transaction.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+#define BATCH 256
+#define COLUMNS 20
+
+/* The batch under way: its places and their records. */
+static int	taken[BATCH];
+static LfRecord *records[BATCH];
+static bool failed[BATCH];
+static int	taken_count = 0;
+
+/* Committed and not answered: spares answer its scan. */
+static int	unanswered = 0;
+
+static SPIPlanPtr plan = NULL;
+static char *planned_table = NULL;
+
+/*
+ * The table by OID, locked; the OID looked up again under the lock, since the
+ * extension may have been dropped and created in between.
+ */
+bool
+lf_audit_lock_table(void)
+{
+	const LfCatalog *catalog = lf_catalog();
+	Oid			table;
+
+	if (catalog == NULL)
+		return false;
+	table = catalog->rejected_writes;
+	if (!ConditionalLockRelationOid(table, RowExclusiveLock))
+		return false;
+
+	catalog = lf_catalog();
+	if (catalog != NULL && catalog->rejected_writes == table)
+		return true;
+	UnlockRelationOid(table, RowExclusiveLock);
+	return false;
+}
+
+/*
+ * The statement names the schema as it is called now, not as it was created:
+ * under the old name there may be somebody else's table.  A plan of the same
+ * text is good again after DROP and CREATE, plancache.c analyzes it anew.
+ */
+static SPIPlanPtr
+insert_plan(void)
+{
+	static Oid	types[COLUMNS] = {
+		INT8OID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID,
+		TEXTOID, TEXTOID, TEXTOID, INT8OID, INT8OID,
+		BYTEAOID, BYTEAOID, INTERVALOID, NAMEOID, TEXTOID,
+		TEXTOID, INT4OID, TEXTOID, TEXTOID, INT8OID
+	};
+	const LfCatalog *catalog = lf_catalog_required();
+	Oid			table = catalog->rejected_writes;
+	char	   *name;
+	char	   *statement;
+	SPIPlanPtr	prepared;
+
+	name = quote_qualified_identifier(get_namespace_name(catalog->schema),
+									  get_rel_name(table));
+	if (plan != NULL && strcmp(name, planned_table) == 0)
+		return plan;
+
+	if (plan != NULL)
+	{
+		SPI_freeplan(plan);
+		plan = NULL;
+		pfree(planned_table);
+	}
+	statement = psprintf("INSERT INTO %s (id, at, action, reason, relation, "
+						 "operation, key, resource, presented_token, current_token, "
+						 "presented_holder, current_holder, over_for, role, application_name, "
+						 "client, pid, statement, new_row, rows) "
+						 "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, "
+						 "$11, $12, $13, $14, $15, $16, $17, $18, $19, $20) "
+						 "ON CONFLICT (id) DO NOTHING", name);
+	prepared = SPI_prepare(statement, COLUMNS, types);
+	if (prepared == NULL || SPI_keepplan(prepared) != 0)
+		elog(ERROR, "could not prepare the statement of the audit: %s",
+			 SPI_result_code_string(SPI_result));
+	planned_table = MemoryContextStrdup(TopMemoryContext, name);
+	plan = prepared;
+	return plan;
+}
+
+static Datum
+text_value(const char *string, int length, char *null)
+{
+	if (length == 0)
+		*null = 'n';
+	return PointerGetDatum(cstring_to_text_with_len(string, length));
+}
+
+/* Empty is NULL; a bytea is built as a text is. */
+static void
+fill_values(const LfRecord *record, Datum *values, char *nulls)
+{
+	const char *action = lf_audit_action_name(record->action);
+	const char *reason = lf_reason_name(record->reason);
+	static Interval over_for;
+
+#define TEXT(i, s) \
+	values[i] = text_value((s), strlen(s), &nulls[i])
+#define BYTES(i, s, length) \
+	values[i] = text_value((s), (length), &nulls[i])
+#define NUMBER(i, n, none) \
+	(values[i] = Int64GetDatum(n), nulls[i] = (n) == (none) ? 'n' : ' ')
+
+	memset(nulls, ' ', COLUMNS);
+	values[0] = Int64GetDatum(record->id);
+	values[1] = TimestampTzGetDatum(record->at);
+	TEXT(2, action);
+	TEXT(3, reason);
+	TEXT(4, record->relation);
+	TEXT(5, record->operation);
+	TEXT(6, record->key);
+	BYTES(7, record->resource.name, record->resource.length);
+	NUMBER(8, record->presented_token, 0);
+	NUMBER(9, record->current_token, 0);
+	BYTES(10, record->presented_holder.bytes, record->presented_holder.length);
+	BYTES(11, record->current_holder.bytes, record->current_holder.length);
+	over_for.time = record->over_for;
+	values[12] = IntervalPGetDatum(&over_for);
+	nulls[12] = record->over_for < 0 ? 'n' : ' ';
+	values[13] = DirectFunctionCall1(namein, CStringGetDatum(record->role));
+	nulls[13] = record->role[0] == '\0' ? 'n' : ' ';
+	TEXT(14, record->application);
+	TEXT(15, record->client);
+	values[16] = Int32GetDatum(record->pid);
+	nulls[16] = record->pid == 0 ? 'n' : ' ';
+	TEXT(17, record->statement);
+	TEXT(18, record->new_row);
+	values[19] = Int64GetDatum(record->rows);
+
+#undef TEXT
+#undef BYTES
+#undef NUMBER
+}
+
+static void
+insert_one(const LfRecord *record)
+{
+	Datum		values[COLUMNS];
+	char		nulls[COLUMNS];
+	int			result;
+
+	fill_values(record, values, nulls);
+	result = SPI_execute_plan(insert_plan(), values, nulls, false, 0);
+	if (result != SPI_OK_INSERT)
+		elog(ERROR, "could not insert into the audit: %s",
+			 SPI_result_code_string(result));
+	if (SPI_processed == 0 && !record->retaken)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNIQUE_VIOLATION),
+				 errmsg("no row was inserted for the new id " INT64_FORMAT,
+						record->id)));
+}
+
+/* In a subtransaction: NULL, or the message of the error that undid it all. */
+static char *
+insert_range(LfRecord *const *range, int count)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	char	   *volatile message = NULL;
+	int			i;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		for (i = 0; i < count; i++)
+			insert_one(range[i]);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		message = error->message ? error->message : pstrdup("unknown error");
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return message;
+}
+
+/*
+ * All at once, as nearly always; record by record after an error, so that one
+ * record that cannot be inserted does not stop the others.
+ */
+void
+lf_audit_insert(LfRecord *const *list, int count, bool *is_failed)
+{
+	int			i;
+
+	memset(is_failed, false, count * sizeof(bool));
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "could not connect to SPI");
+
+	if (insert_range(list, count) != NULL)
+	{
+		for (i = 0; i < count; i++)
+		{
+			char	   *error = insert_range(&list[i], 1);
+
+			if (error == NULL)
+				continue;
+			is_failed[i] = true;
+			lf_audit_log(list[i], error);
+		}
+	}
+
+	SPI_finish();
+}
+
+void
+lf_audit_insert_termination(const LfTermination *termination)
+{
+	LfRecord   *record = palloc0(sizeof(LfRecord));
+	bool		is_failed;
+
+	record->id = lf_audit_record_id();
+	record->at = GetCurrentTimestamp();
+	record->database = MyDatabaseId;
+	record->action = LF_ACTION_TERMINATED;
+	record->reason = termination->reason;
+	record->pid = termination->pid;
+	record->presented_token = termination->old_token;
+	record->current_token = termination->new_token;
+	record->over_for = -1;
+	record->rows = 1;
+	record->resource = termination->resource;
+
+	lf_audit_insert(&record, 1, &is_failed);
+	pfree(record);
+}
+
+/* Is there a place of this database in use, or one that waits for us? */
+static bool
+any_place(int database, bool pending)
+{
+	int			slot;
+
+	for (slot = 0; slot < MaxBackends; slot++)
+	{
+		uint32		word = lf_audit_word(slot);
+
+		if (word != LF_PLACE_EMPTY && LF_PLACE_DATABASE(word) == database &&
+			(!pending || LF_PLACE_STATE(word) == LF_PLACE_PENDING))
+			return true;
+	}
+	return false;
+}
+
+bool
+lf_audit_busy(int database)
+{
+	return any_place(database, false) || lf_audit_observed_any();
+}
+
+/* The record is in the log: its backend need not wait for anything else. */
+static void
+answer_logged(int slot, int database)
+{
+	pg_atomic_fetch_add_u64(&lf_audit_counts(database)->logged, 1);
+	lf_audit_step(slot, LF_PLACE_WORD(database, LF_PLACE_TAKEN), LF_PLACE_EMPTY);
+	lf_backend_wake(slot);
+}
+
+/*
+ * Fill the batch.  A record of a dropped database, whose index is ours now, has
+ * no table any more.
+ */
+static void
+take_batch(int database)
+{
+	uint32		pending = LF_PLACE_WORD(database, LF_PLACE_PENDING);
+	int			slot;
+
+	taken_count = 0;
+	for (slot = 0; slot < MaxBackends && taken_count < BATCH; slot++)
+	{
+		LfRecord   *record = &lf_audit_places[slot].record;
+
+		if (lf_audit_word(slot) != pending ||
+			!lf_audit_try_step(slot, pending,
+							   LF_PLACE_WORD(database, LF_PLACE_TAKEN)))
+			continue;
+		if (record->database != MyDatabaseId)
+		{
+			lf_audit_log(record, "its database was dropped");
+			answer_logged(slot, database);
+			continue;
+		}
+		taken[taken_count] = slot;
+		records[taken_count] = record;
+		taken_count++;
+	}
+}
+
+/* To the queue again, perhaps written: who takes it next cannot know. */
+static void
+put_back(int slot, uint32 word)
+{
+	lf_audit_places[slot].record.retaken = true;
+	lf_audit_step(slot, word, LF_PLACE_WORD(LF_PLACE_DATABASE(word), LF_PLACE_PENDING));
+}
+
+static void
+put_back_batch(int database)
+{
+	int			i;
+
+	for (i = 0; i < taken_count; i++)
+		put_back(taken[i], LF_PLACE_WORD(database, LF_PLACE_TAKEN));
+	taken_count = 0;
+}
+
+static void
+settle_batch(int database, XLogRecPtr committed)
+{
+	int			i;
+
+	for (i = 0; i < taken_count; i++)
+	{
+		if (failed[i])
+		{
+			answer_logged(taken[i], database);
+			continue;
+		}
+		lf_audit_places[taken[i]].committed = committed;
+		lf_audit_step(taken[i], LF_PLACE_WORD(database, LF_PLACE_TAKEN),
+					  LF_PLACE_WORD(database, LF_PLACE_COMMITTED));
+		pg_atomic_fetch_add_u64(&lf_audit_counts(database)->written, 1);
+		unanswered++;
+	}
+	taken_count = 0;
+}
+
+/* Records are taken only once the table is ours: until then they can time out. */
+static void
+write_batch(void *arg)
+{
+	int			database = *(int *) arg;
+
+	if (!lf_audit_lock_table())
+		return;
+	take_batch(database);
+	if (taken_count > 0)
+		lf_audit_insert(records, taken_count, failed);
+}
+
+/*
+ * A batch that found all its rows there already wrote nothing and has no commit
+ * of its own: what is flushed by then is a bound for the commit that wrote them.
+ */
+bool
+lf_audit_write_pending(int database)
+{
+	XLogRecPtr	before = XactLastCommitEnd;
+	XLogRecPtr	end;
+	char	   *problem;
+	bool		any;
+
+	if (!any_place(database, true))
+		return false;
+
+	if (!lf_transaction_try("writing rejected writes", write_batch, &database,
+							&end, &problem))
+	{
+		pfree(problem);
+		put_back_batch(database);
+		return false;
+	}
+	any = taken_count > 0;
+	settle_batch(database, end != before ? end : GetFlushRecPtr(NULL));
+	return any;
+}
+
+void
+lf_audit_answer(int database)
+{
+	uint32		word = LF_PLACE_WORD(database, LF_PLACE_COMMITTED);
+	XLogRecPtr	passed = InvalidXLogRecPtr;
+	int			slot;
+
+	for (slot = 0; slot < MaxBackends && unanswered > 0; slot++)
+	{
+		XLogRecPtr	committed = lf_audit_places[slot].committed;
+
+		if (lf_audit_word(slot) != word)
+			continue;
+		if (committed > passed && !lf_standbys_passed(committed))
+			continue;
+		passed = Max(passed, committed);
+		lf_audit_step(slot, word, LF_PLACE_EMPTY);
+		lf_backend_wake(slot);
+		unanswered--;
+	}
+}
+
+void
+lf_audit_adopt(int database)
+{
+	int			slot;
+
+	lf_audit_counts_begin(database);
+	unanswered = 0;
+	for (slot = 0; slot < MaxBackends; slot++)
+	{
+		uint32		word = lf_audit_word(slot);
+
+		if (word == LF_PLACE_WORD(database, LF_PLACE_TAKEN) ||
+			word == LF_PLACE_WORD(database, LF_PLACE_COMMITTED))
+			put_back(slot, word);
+	}
+}

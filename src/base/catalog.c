@@ -1,0 +1,115 @@
+/*
+ * catalog.c
+ *		OIDs of the extension and of its own tables, cached per process.
+ *
+ * Runs in backends and in workers, inside transactions.  CREATE and DROP
+ * EXTENSION at any moment, committed or rolled back, in this session or in
+ * another, must end well: what was found is forgotten when one of our tables
+ * changes, and "not there" is never remembered.
+ */
+#include "postgres.h"
+
+#include "base/catalog.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_proc.h"
+#include "commands/extension.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#define LF_EXTENSION "lease_fence"
+
+static LfCatalog cached;
+static bool cached_valid = false;
+static bool callback_registered = false;
+
+static void
+forget_cached(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid ||
+		relid == cached.grants || relid == cached.epochs ||
+		relid == cached.rejected_writes || relid == cached.guard_modes)
+		cached_valid = false;
+}
+
+/* Is that schema a member of the extension, or somebody else's? */
+static bool
+schema_is_ours(Oid schema, Oid extension)
+{
+	return getExtensionOfObject(NamespaceRelationId, schema) == extension;
+}
+
+static bool
+find_relation(Oid schema, const char *name, Oid *result)
+{
+	*result = get_relname_relid(name, schema);
+	return OidIsValid(*result);
+}
+
+static bool
+find_all(LfCatalog *catalog)
+{
+	oidvector  *no_arguments = buildoidvector(NULL, 0);
+	Oid			schema;
+
+	catalog->extension = get_extension_oid(LF_EXTENSION, true);
+	if (!OidIsValid(catalog->extension))
+		return false;
+	schema = get_namespace_oid(LF_EXTENSION, true);
+	if (!OidIsValid(schema) || !schema_is_ours(schema, catalog->extension))
+		return false;
+	catalog->schema = schema;
+	catalog->guard_function =
+		GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+						CStringGetDatum("guard"),
+						PointerGetDatum(no_arguments),
+						ObjectIdGetDatum(schema));
+	return OidIsValid(catalog->guard_function) &&
+		find_relation(schema, "grants", &catalog->grants) &&
+		find_relation(schema, "grants_pkey", &catalog->grants_token_index) &&
+		find_relation(schema, "grants_resource", &catalog->grants_resource_index) &&
+		find_relation(schema, "epochs", &catalog->epochs) &&
+		find_relation(schema, "epochs_pkey", &catalog->epochs_index) &&
+		find_relation(schema, "rejected_writes", &catalog->rejected_writes) &&
+		find_relation(schema, "rejected_writes_pkey", &catalog->rejected_writes_index) &&
+		find_relation(schema, "guard_modes", &catalog->guard_modes) &&
+		find_relation(schema, "guard_modes_pkey", &catalog->guard_modes_index);
+}
+
+const LfCatalog *
+lf_catalog(void)
+{
+	LfCatalog	found;
+
+	if (cached_valid)
+		return &cached;
+	if (!callback_registered)
+	{
+		CacheRegisterRelcacheCallback(forget_cached, (Datum) 0);
+		callback_registered = true;
+	}
+	memset(&found, 0, sizeof(found));
+	if (creating_extension || !find_all(&found))
+		return NULL;
+	cached = found;
+	cached_valid = true;
+	return &cached;
+}
+
+const LfCatalog *
+lf_catalog_required(void)
+{
+	const LfCatalog *catalog = lf_catalog();
+
+	if (catalog == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("extension \"%s\" is not installed in this database",
+						LF_EXTENSION),
+				 errhint("Run CREATE EXTENSION lease_fence.")));
+	return catalog;
+}

@@ -1,0 +1,327 @@
+/*
+ * check.c
+ *		The writer's steps: may this transaction write to that resource now?
+ *
+ * Runs in backends, in the guard's trigger at each row.  Look, lock, look
+ * again; then the snapshot.  There is no "already checked" flag: ROLLBACK TO
+ * SAVEPOINT takes the lock away and would leave the flag.
+ *
+ * What must end well: a mint that begins between the two looks (the lock is not
+ * to be had, or the second look sees it), an entry that is not in memory (it is
+ * loaded under the share lock), a table of entries that is full (refused
+ * without inserting).
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "base/compat.h"
+#include "fence/check.h"
+#include "fence/epoch.h"
+#include "fence/grants.h"
+#include "fence/present.h"
+#include "fence/token_lock.h"
+#include "utils/snapmgr.h"
+
+static FullTransactionId
+widen_xid(TransactionId xid)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	if (xid > XidFromFullTransactionId(next))
+		epoch--;
+	return FullTransactionIdFromEpochAndXid(epoch, xid);
+}
+
+/*
+ * The cheap comparison is right whenever it says "before": both are within
+ * half the range of the next xid.  An old grant may look like a later one;
+ * then the full xids decide.
+ */
+static bool
+snapshot_sees(FullTransactionId minted_by, Snapshot snapshot)
+{
+	TransactionId xid = XidFromFullTransactionId(minted_by);
+
+	if (!FullTransactionIdIsValid(minted_by) ||
+		TransactionIdPrecedes(xid, snapshot->xmin))
+		return true;
+	if (FullTransactionIdPrecedes(minted_by, widen_xid(snapshot->xmin)))
+		return true;
+	return !XidInMVCCSnapshot(xid, snapshot);
+}
+
+/*
+ * The statement's snapshot, and the transaction's where that is what the
+ * reading was done by: a cascade of a foreign key runs in a newer one.
+ */
+static bool
+snapshots_see(FullTransactionId minted_by)
+{
+	if (ActiveSnapshotSet() && !snapshot_sees(minted_by, GetActiveSnapshot()))
+		return false;
+	return !IsolationUsesXactSnapshot() ||
+		snapshot_sees(minted_by, GetTransactionSnapshot());
+}
+
+static LfReason
+reason_of_over(const LfGrantState *state)
+{
+	switch (state->over)
+	{
+		case LF_OVER_RELEASED:
+			return LF_REASON_RELEASED;
+		case LF_OVER_REVOKED:
+			return LF_REASON_REVOKED;
+		case LF_OVER_TAKEN:
+			return LF_REASON_SUPERSEDED;
+		case LF_OVER_NOT:
+		case LF_OVER_LAPSED:
+			break;
+	}
+	return LF_REASON_LAPSED;
+}
+
+static bool
+reject(LfVerdict *verdict, LfReason reason)
+{
+	verdict->kind = LF_VERDICT_REJECTED;
+	verdict->reason = reason;
+	return false;
+}
+
+/* Does the grant admit its holder at this moment? */
+static bool
+grant_admits(const LfGrantState *state, bool accept_lapsed, LfVerdict *verdict)
+{
+	if (state->draining || state->over != LF_OVER_NOT)
+		return reject(verdict, reason_of_over(state));
+	if (!accept_lapsed && lf_clock_now() >= state->deadline)
+		return reject(verdict, LF_REASON_LAPSED);
+	return true;
+}
+
+/*
+ * Which presented token speaks for this resource, if it is not the current one?
+ * Only asked when the write is refused, so a look into the table is no matter.
+ */
+static void
+classify(const LfResource *resource, int64 floor, LfVerdict *verdict)
+{
+	int64	   *tokens;
+	int			count = lf_present_list(&tokens);
+	int64		unknown = 0;
+
+	reject(verdict, LF_REASON_MISSING);
+	for (int i = 0; i < count; i++)
+	{
+		LfGrant		grant;
+
+		if (tokens[i] <= floor || !lf_grants_by_token(tokens[i], &grant))
+			unknown = tokens[i];
+		else if (lf_resource_equal(&grant.resource, resource))
+		{
+			verdict->token = tokens[i];
+			verdict->reason = LF_REASON_SUPERSEDED;
+			break;
+		}
+	}
+	if (verdict->reason == LF_REASON_MISSING && unknown != 0)
+	{
+		verdict->token = unknown;
+		verdict->reason = LF_REASON_UNKNOWN;
+	}
+	pfree(tokens);
+}
+
+/*
+ * The entry is not in memory.  A presented token that is the resource's latest
+ * in the table may bring it back, under that token's share lock: no mint can
+ * pass us then.  The entry stands there as loading before the table is read,
+ * so that whoever ends the grant meanwhile leaves a mark on it.
+ */
+bool
+lf_check_load(const LfResource *resource, int64 token)
+{
+	LfGrant		grant;
+	volatile bool filled = false;
+
+	if (!lf_grants_by_token(token, &grant) ||
+		!lf_resource_equal(&grant.resource, resource) ||
+		!lf_token_lock_share(token))
+		return false;
+	PG_TRY();
+	{
+		if (lf_entry_begin_load(resource) &&
+			lf_grants_latest(resource, &grant) && grant.state.token == token)
+		{
+			lf_entry_fill(&grant);
+			filled = true;
+		}
+	}
+	PG_FINALLY();
+	{
+		if (!filled)
+			lf_entry_cancel_load(resource);
+	}
+	PG_END_TRY();
+	lf_token_unlock_share(token);
+	return filled;
+}
+
+static bool
+load_entry(const LfResource *resource, int64 floor)
+{
+	int64	   *tokens;
+	int			count = lf_present_list(&tokens);
+	bool		loaded = false;
+
+	for (int i = 0; !loaded && i < count; i++)
+	{
+		if (tokens[i] > floor)
+			loaded = lf_check_load(resource, tokens[i]);
+	}
+	pfree(tokens);
+	return loaded;
+}
+
+/*
+ * Step 0: without any lock of the token.  No new sharer joins a drain, and a
+ * stream of them cannot hold one off.
+ */
+static bool
+first_look(const LfResource *resource, uint32 hash, int64 floor,
+		   bool accept_lapsed, LfVerdict *verdict)
+{
+	LfGrantState *state = &verdict->current;
+	bool		there = lf_entry_look(resource, hash, state);
+
+	if ((!there || state->loading) && load_entry(resource, floor))
+		there = lf_entry_look(resource, hash, state);
+	if (!there || state->loading)
+		memset(state, 0, sizeof(*state));
+
+	if (state->token == 0)
+	{
+		classify(resource, floor, verdict);
+		return false;
+	}
+	switch (lf_present_match(state->token, state->role))
+	{
+		case LF_MATCH_NONE:
+			classify(resource, floor, verdict);
+			return false;
+		case LF_MATCH_WRONG_ROLE:
+			verdict->token = state->token;
+			return reject(verdict, LF_REASON_WRONG_ROLE);
+		case LF_MATCH_YES:
+			break;
+	}
+	verdict->token = state->token;
+	if (state->token <= floor)
+		return reject(verdict, LF_REASON_UNKNOWN);
+	return grant_admits(state, accept_lapsed, verdict);
+}
+
+/* Step 2: what changed while the lock was taken, or why it was not had. */
+static bool
+second_look(const LfResource *resource, uint32 hash, bool accept_lapsed,
+			LfVerdict *verdict)
+{
+	LfGrantState *state = &verdict->current;
+
+	if (!lf_entry_look(resource, hash, state) || state->loading ||
+		state->token != verdict->token)
+		return reject(verdict, LF_REASON_SUPERSEDED);
+	return grant_admits(state, accept_lapsed, verdict);
+}
+
+static void
+lock_table_is_full(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OUT_OF_MEMORY),
+			 errmsg("out of shared memory"),
+			 errdetail("The lock that keeps a fence shut until this transaction ends could not be had."),
+			 errhint("You might need to increase max_locks_per_transaction.")));
+}
+
+/* Steps 1 to 3, for a token that the first look admitted. */
+static bool
+lock_and_look(const LfResource *resource, uint32 hash, bool accept_lapsed,
+			  LfVerdict *verdict)
+{
+	bool		admitted;
+
+	if (!lf_token_lock_share(verdict->token))
+	{
+		if (second_look(resource, hash, accept_lapsed, verdict))
+			lock_table_is_full();
+		return false;
+	}
+	admitted = second_look(resource, hash, accept_lapsed, verdict);
+	if (admitted && !snapshots_see(verdict->current.minted_by))
+		admitted = reject(verdict, LF_REASON_SNAPSHOT);
+	if (!admitted)
+		lf_token_unlock_share(verdict->token);
+	return admitted;
+}
+
+/* Who presents nothing is refused in any epoch. */
+static void
+refuse_unconfirmed(LfVerdict *verdict)
+{
+	int64	   *tokens;
+
+	if (lf_present_list(&tokens) == 0)
+		reject(verdict, LF_REASON_MISSING);
+	else
+		verdict->kind = LF_VERDICT_UNCONFIRMED;
+	pfree(tokens);
+}
+
+void
+lf_check_resource(const LfResource *resource, bool accept_lapsed,
+				  bool observing, LfVerdict *verdict)
+{
+	uint32		hash = lf_resource_hash(resource);
+	int64		floor;
+
+	verdict->kind = LF_VERDICT_ACCEPTED;
+	verdict->token = 0;
+	memset(&verdict->current, 0, sizeof(verdict->current));
+	if (!lf_epoch_confirmed(&floor))
+		refuse_unconfirmed(verdict);
+	else if (first_look(resource, hash, floor, accept_lapsed, verdict) && !observing)
+		lock_and_look(resource, hash, accept_lapsed, verdict);
+}
+
+void
+lf_check_token(int64 token, LfVerdict *verdict, LfResource *resource)
+{
+	LfGrant		grant;
+	int64		floor;
+
+	memset(verdict, 0, sizeof(*verdict));
+	memset(resource, 0, sizeof(*resource));
+	verdict->kind = LF_VERDICT_ACCEPTED;
+	verdict->token = token;
+	if (!lf_epoch_confirmed(&floor))
+		verdict->kind = LF_VERDICT_UNCONFIRMED;
+	else if (token <= floor || !lf_grants_by_token(token, &grant))
+		reject(verdict, LF_REASON_UNKNOWN);
+	else
+	{
+		uint32		hash = lf_resource_hash(&grant.resource);
+
+		*resource = grant.resource;
+		if (first_look(resource, hash, floor, false, verdict))
+			lock_and_look(resource, hash, false, verdict);
+	}
+}
+
+void
+lf_check_undo(const LfVerdict *verdict)
+{
+	lf_token_unlock_share(verdict->token);
+}

@@ -1,0 +1,148 @@
+/*
+ * entry.h
+ *		What is known in shared memory of each resource's latest grant.
+ *
+ * An entry is a copy of the truth, which is the table lease_fence.grants, but
+ * for what the table does not have: "draining", "over" that is not committed
+ * yet, and the deadline.  Only the worker mints (begin_mint, publish); anybody
+ * may end a grant; nobody but a mint makes a resource's grant live again.
+ *
+ * Every function takes and releases the lock of the entry's partition itself
+ * and never waits for anything else.
+ */
+#ifndef LF_FENCE_ENTRY_H
+#define LF_FENCE_ENTRY_H
+
+#include "access/transam.h"
+#include "base/clock.h"
+#include "base/resource.h"
+#include "datatype/timestamp.h"
+
+typedef enum LfScope
+{
+	LF_SCOPE_TRANSACTION,
+	LF_SCOPE_SESSION,
+	LF_SCOPE_DETACHED
+} LfScope;
+
+/* How a grant came to be over.  A deadline that passed is not written here. */
+typedef enum LfOver
+{
+	LF_OVER_NOT,
+	LF_OVER_LAPSED,
+	LF_OVER_RELEASED,
+	LF_OVER_REVOKED,
+	LF_OVER_TAKEN				/* a new grant for the same holder replaced it */
+} LfOver;
+
+/* What decides over a write: small, copied at each look. */
+typedef struct LfGrantState
+{
+	int64		token;			/* 0: never granted */
+	FullTransactionId minted_by;	/* invalid: before every snapshot */
+	LfClock		deadline;
+	int64		ttl;			/* microseconds */
+	LfClock		over_since;
+	Oid			role;
+	int			owner;			/* backend slot; -1: detached */
+	LfScope		scope;
+	LfOver		over;
+	bool		draining;		/* a mint is at work: refuse everybody */
+	bool		loading;		/* the rest is not known yet */
+	bool		watchdog;		/* the worker prolongs it */
+} LfGrantState;
+
+/* All of an entry: for the views, the errors' details and for loading. */
+typedef struct LfGrant
+{
+	LfResource	resource;
+	LfHolder	holder;
+	LfGrantState state;
+	TimestampTz granted_at;
+	TimestampTz ended_at;
+	uint64		ticket;			/* of the request it answered; 0: none */
+	int			owner_pid;
+	uint32		renewals;
+} LfGrant;
+
+extern const char *lf_scope_name(LfScope scope);
+extern const char *lf_over_name(LfOver over);
+
+extern Size lf_entry_shmem_size(void);
+extern void lf_entry_shmem_init(void);
+
+/* The guard's look: false if there is no entry. */
+extern bool lf_entry_look(const LfResource *resource, uint32 hash, LfGrantState *state);
+extern bool lf_entry_read(const LfResource *resource, LfGrant *grant);
+
+/*
+ * One by one, all entries of a database: starts with *cursor = 0, false at the
+ * end.  Entries that come or go meanwhile may be missed.
+ */
+extern bool lf_entry_next(Oid database, int *cursor, LfGrant *grant);
+
+/*
+ * Loading.  begin_load: the entry stands there as loading afterwards, whoever
+ * put it; false when there is no room.  fill: what the table says (state.token
+ * 0: nothing); an "over" set meanwhile stays.  cancel_load: the caller may not
+ * fill it; goes unless somebody else has begun to use it.
+ */
+extern bool lf_entry_begin_load(const LfResource *resource);
+extern void lf_entry_fill(const LfGrant *grant);
+extern void lf_entry_cancel_load(const LfResource *resource);
+
+/*
+ * Ends the grant `token` if it is the resource's latest and not over yet, also
+ * while it is loading.  True if it was live until now (false: over before, or
+ * its deadline had passed, which then is how it ended).  lapsed_only: only when
+ * the deadline has passed.
+ */
+extern bool lf_entry_end(const LfResource *resource, int64 token, LfOver how);
+
+/* Prolongs a live grant; LfGrantState afterwards.  False if it was not live. */
+extern bool lf_entry_extend(const LfResource *resource, int64 token, int64 ttl,
+							LfGrantState *state);
+
+/* The scope of a live grant that its session holds becomes wider. */
+extern void lf_entry_widen(const LfResource *resource, int64 token);
+
+/*
+ * Worker: step 1 of a mint, "over" first, then "draining".  False if the entry
+ * is not there, not loaded, or draining already.  *end_written: the table has
+ * the old grant's end.
+ */
+extern bool lf_entry_begin_mint(const LfResource *resource, LfOver how,
+								LfGrantState *old, bool *end_written);
+extern void lf_entry_cancel_mint(const LfResource *resource);
+
+/* Worker: step 4.  state.over says whether it is published as ended already. */
+extern void lf_entry_publish(const LfGrant *grant);
+
+/*
+ * Worker: prolongs what its watchdog keeps alive, and notes what lapsed.
+ * alive(owner, pid) says whether a session still counts.  Returns when to look
+ * again.
+ */
+typedef bool (*LfOwnerCheck) (int owner, int pid, LfScope scope);
+extern LfClock lf_entry_sweep(Oid database, LfOwnerCheck alive, int *live);
+
+/*
+ * Worker: ends that are not in the table yet.  take: up to max of them; they
+ * come again until end_written said that they are committed.
+ */
+typedef struct LfEnd
+{
+	int			slot;
+	int64		token;
+	LfOver		how;
+	TimestampTz at;
+} LfEnd;
+extern int	lf_entry_take_ends(Oid database, LfEnd *ends, int max);
+extern void lf_entry_end_written(const LfEnd *end);
+
+/* Forgets all entries of a database: it was dropped, or begins a new epoch. */
+extern void lf_entry_forget_database(Oid database);
+
+extern bool lf_grant_is_live(const LfGrantState *state, LfClock now);
+
+#endif							/* LF_FENCE_ENTRY_H */

@@ -1,0 +1,197 @@
+/*
+ * grants.c
+ *		Reading lease_fence.grants by its indexes.
+ *
+ * Runs in backends and in workers, inside transactions.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "base/catalog.h"
+#include "base/compat.h"
+#include "fence/grants.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "catalog/pg_collation.h"
+
+/* The columns of lease_fence.grants. */
+enum
+{
+	COLUMN_TOKEN = 1,
+	COLUMN_RESOURCE,
+	COLUMN_HOLDER,
+	COLUMN_COORDINATOR,
+	COLUMN_ROLE,
+	COLUMN_SCOPE,
+	COLUMN_TTL,
+	COLUMN_EXTERNAL_NUMBER,
+	COLUMN_GRANTED_AT,
+	COLUMN_ENDED_AT,
+	COLUMN_HOW_ENDED
+};
+
+/*
+ * The transaction that wrote this version of the row: the mint, or a later one
+ * that wrote its end.  Either is no earlier than the mint, which is the safe
+ * side for the question "does this snapshot see the mint?".
+ */
+static FullTransactionId
+writer_of(HeapTuple tuple)
+{
+	TransactionId xid = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	FullTransactionId next = ReadNextFullTransactionId();
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	if (HeapTupleHeaderXminFrozen(tuple->t_data) || !TransactionIdIsNormal(xid))
+		return InvalidFullTransactionId;
+	if (xid > XidFromFullTransactionId(next))
+		epoch--;
+	return FullTransactionIdFromEpochAndXid(epoch, xid);
+}
+
+static Datum
+column(HeapTuple tuple, TupleDesc desc, int number, bool *isnull)
+{
+	return heap_getattr(tuple, number, desc, isnull);
+}
+
+static LfScope
+parse_scope(const char *text)
+{
+	if (strcmp(text, "detached") == 0)
+		return LF_SCOPE_DETACHED;
+	if (strcmp(text, "session") == 0)
+		return LF_SCOPE_SESSION;
+	return LF_SCOPE_TRANSACTION;
+}
+
+static LfOver
+parse_over(const char *text)
+{
+	if (strcmp(text, "released") == 0)
+		return LF_OVER_RELEASED;
+	if (strcmp(text, "revoked") == 0)
+		return LF_OVER_REVOKED;
+	if (strcmp(text, "taken over") == 0)
+		return LF_OVER_TAKEN;
+	return LF_OVER_LAPSED;
+}
+
+static void
+read_names(HeapTuple tuple, TupleDesc desc, LfGrant *grant)
+{
+	bool		isnull;
+	text	   *resource = DatumGetTextPP(column(tuple, desc, COLUMN_RESOURCE, &isnull));
+	bytea	   *holder = DatumGetByteaPP(column(tuple, desc, COLUMN_HOLDER, &isnull));
+
+	grant->resource.database = MyDatabaseId;
+	grant->resource.length = Min(VARSIZE_ANY_EXHDR(resource), LF_RESOURCE_MAX);
+	memcpy(grant->resource.name, VARDATA_ANY(resource), grant->resource.length);
+	grant->holder.length = Min(VARSIZE_ANY_EXHDR(holder), LF_HOLDER_MAX);
+	memcpy(grant->holder.bytes, VARDATA_ANY(holder), grant->holder.length);
+}
+
+static void
+read_end(HeapTuple tuple, TupleDesc desc, LfGrant *grant)
+{
+	bool		isnull;
+	Datum		ended = column(tuple, desc, COLUMN_ENDED_AT, &isnull);
+	Datum		how;
+
+	if (isnull)
+		return;
+	grant->ended_at = DatumGetTimestampTz(ended);
+	how = column(tuple, desc, COLUMN_HOW_ENDED, &isnull);
+	grant->state.over = isnull ? LF_OVER_LAPSED : parse_over(TextDatumGetCString(how));
+	grant->state.over_since = lf_clock_now() -
+		Max(0, GetCurrentTimestamp() - grant->ended_at);
+}
+
+static void
+read_grant(HeapTuple tuple, TupleDesc desc, LfGrant *grant)
+{
+	bool		isnull;
+	Interval   *ttl = DatumGetIntervalP(column(tuple, desc, COLUMN_TTL, &isnull));
+	char	   *scope = TextDatumGetCString(column(tuple, desc, COLUMN_SCOPE, &isnull));
+	LfGrantState *state = &grant->state;
+
+	memset(grant, 0, sizeof(*grant));
+	read_names(tuple, desc, grant);
+	state->token = DatumGetInt64(column(tuple, desc, COLUMN_TOKEN, &isnull));
+	state->minted_by = writer_of(tuple);
+	state->role = get_role_oid(NameStr(*DatumGetName(column(tuple, desc, COLUMN_ROLE, &isnull))), true);
+	state->scope = parse_scope(scope);
+	state->owner = -1;
+	state->ttl = ttl->time + (ttl->day + ttl->month * INT64CONST(30)) * USECS_PER_DAY;
+	grant->granted_at = DatumGetTimestampTz(column(tuple, desc, COLUMN_GRANTED_AT, &isnull));
+	read_end(tuple, desc, grant);
+
+	/*
+	 * Memory of the deadline is lost.  A transaction's or a session's grant
+	 * does not outlive it; a detached one runs its full ttl again.
+	 */
+	if (state->scope == LF_SCOPE_DETACHED)
+		state->deadline = lf_clock_after(lf_clock_now(), state->ttl);
+	else if (state->over == LF_OVER_NOT)
+		state->over_since = lf_clock_now();
+}
+
+static bool
+scan_one(Oid index, ScanKey key, bool backward, LfGrant *grant)
+{
+	const LfCatalog *catalog = lf_catalog_required();
+	Relation	table = table_open(catalog->grants, AccessShareLock);
+	Relation	index_relation = index_open(index, AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan_ordered(table, index_relation, snapshot,
+												  key == NULL ? 0 : 1, key);
+	HeapTuple	tuple = systable_getnext_ordered(scan, backward ?
+												 BackwardScanDirection : ForwardScanDirection);
+	bool		found = HeapTupleIsValid(tuple);
+
+	if (found)
+		read_grant(tuple, RelationGetDescr(table), grant);
+	systable_endscan_ordered(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index_relation, AccessShareLock);
+	table_close(table, AccessShareLock);
+	return found;
+}
+
+bool
+lf_grants_by_token(int64 token, LfGrant *grant)
+{
+	ScanKeyData key;
+
+	ScanKeyInit(&key, COLUMN_TOKEN, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(token));
+	return scan_one(lf_catalog_required()->grants_token_index, &key, false, grant);
+}
+
+bool
+lf_grants_latest(const LfResource *resource, LfGrant *grant)
+{
+	ScanKeyData key;
+
+	ScanKeyEntryInitialize(&key, 0, COLUMN_RESOURCE, BTEqualStrategyNumber,
+						   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
+						   PointerGetDatum(cstring_to_text_with_len(resource->name,
+																	resource->length)));
+	return scan_one(lf_catalog_required()->grants_resource_index, &key, true, grant);
+}
+
+int64
+lf_grants_last_token(void)
+{
+	LfGrant		grant;
+
+	if (!scan_one(lf_catalog_required()->grants_token_index, NULL, true, &grant))
+		return 0;
+	return grant.state.token;
+}

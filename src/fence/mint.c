@@ -1,0 +1,379 @@
+/*
+ * mint.c
+ *		Minting: making a token durable and current.
+ *
+ * Runs in the database's one worker, which holds the minter's lock for its
+ * life.  Nothing here waits: a lock that is not to be had at once is an answer.
+ *
+ * The order is the protocol: the old token is dead for everybody (step 1)
+ * before its writers are drained (step 2), they are gone before the new token
+ * exists (step 3), it is durable, here and on the synchronous standbys, before
+ * anybody can write under it (step 4).
+ *
+ * What must end well: the worker's death between any two steps.  Before the
+ * commit nothing has been granted, and "over" stays; after it, the next worker
+ * finds the entry draining, and publishes what the table says.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "audit/audit.h"
+#include "base/catalog.h"
+#include "base/compat.h"
+#include "base/settings.h"
+#include "base/transaction.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fence/drain.h"
+#include "fence/epoch.h"
+#include "fence/grants.h"
+#include "fence/mint.h"
+#include "fence/token_lock.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+/* JSON clients carry integers up to this one unharmed. */
+#define TOKEN_MAX ((INT64CONST(1) << 53) - 1)
+
+#define ENDS_PER_BATCH 256
+
+static SPIPlanPtr insert_plan = NULL;
+static SPIPlanPtr end_plan = NULL;
+
+typedef struct LoadWork
+{
+	const LfResource *resource;
+	bool		opened;
+} LoadWork;
+
+typedef struct MintWork
+{
+	LfMint	  **mints;
+	int			count;
+	bool		opened;
+} MintWork;
+
+typedef struct EndWork
+{
+	LfEnd		ends[ENDS_PER_BATCH];
+	int			count;
+	bool		opened;
+} EndWork;
+
+void
+lf_mint_check_range(int64 token)
+{
+	if (token >= TOKEN_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the range of tokens is exhausted at %lld", (long long) token)));
+}
+
+static void
+load_entry(void *arg)
+{
+	LoadWork   *work = arg;
+	LfGrant		grant;
+
+	work->opened = ConditionalLockRelationOid(lf_catalog_required()->grants, AccessShareLock);
+	if (!work->opened)
+		return;
+	if (!lf_grants_latest(work->resource, &grant))
+	{
+		memset(&grant, 0, sizeof(grant));
+		grant.resource = *work->resource;
+		grant.state.owner = -1;
+		grant.state.over = LF_OVER_RELEASED;
+	}
+	lf_entry_fill(&grant);
+}
+
+LfLoad
+lf_mint_load(const LfResource *resource, LfGrantState *state)
+{
+	uint32		hash = lf_resource_hash(resource);
+	LoadWork	work = {resource, false};
+	XLogRecPtr	end;
+	char	   *problem;
+
+	if (lf_entry_look(resource, hash, state) && !state->loading)
+		return LF_LOAD_DONE;
+	if (!lf_entry_begin_load(resource))
+		return LF_LOAD_NO_ROOM;
+	if (lf_transaction_try("loading a grant", load_entry, &work, &end, &problem) &&
+		work.opened && lf_entry_look(resource, hash, state) && !state->loading)
+		return LF_LOAD_DONE;
+	lf_entry_cancel_load(resource);
+	return LF_LOAD_LATER;
+}
+
+/*
+ * Who released before the end of its transaction gets until the deadline that
+ * it had; who lapsed, was replaced or revoked gets drain_timeout.
+ */
+bool
+lf_mint_begin(LfMint *mint, LfOver how)
+{
+	LfClock		now = lf_clock_now();
+
+	if (!lf_entry_begin_mint(&mint->grant.resource, how, &mint->old,
+							 &mint->old_end_written))
+		return false;
+	mint->begun = true;
+	mint->locked = mint->old.token == 0;
+	mint->terminate_at = lf_clock_after(now, lf_drain_timeout * INT64CONST(1000));
+	if (mint->old.over == LF_OVER_RELEASED && how != LF_OVER_REVOKED)
+		mint->terminate_at = Max(mint->terminate_at, mint->old.deadline);
+	return true;
+}
+
+LfDrainState
+lf_mint_drain(LfMint *mint, int asker)
+{
+	if (!mint->locked)
+		mint->locked = lf_token_lock_exclusive(mint->old.token);
+	if (mint->locked)
+		return LF_DRAIN_DONE;
+	return lf_drain_look(mint, asker);
+}
+
+static void
+unlock(LfMint *mint)
+{
+	if (mint->locked && mint->old.token != 0)
+		lf_token_unlock_exclusive(mint->old.token);
+	mint->locked = false;
+}
+
+static Datum
+interval_datum(int64 microseconds)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = microseconds;
+	return IntervalPGetDatum(interval);
+}
+
+static Datum
+bytes_datum(const char *bytes, int length)
+{
+	return PointerGetDatum(cstring_to_text_with_len(bytes, length));
+}
+
+static void
+insert_grant(const LfGrant *grant)
+{
+	Oid			types[] = {INT8OID, TEXTOID, BYTEAOID, NAMEOID, TEXTOID, INTERVALOID, TIMESTAMPTZOID};
+	char	   *role = GetUserNameFromId(grant->state.role, true);
+	Datum		values[7];
+	NameData	role_name;
+
+	if (insert_plan == NULL)
+	{
+		insert_plan = SPI_prepare("INSERT INTO lease_fence.grants"
+								  " (token, resource, holder, coordinator, role, scope, ttl, granted_at)"
+								  " VALUES ($1, $2, $3, 'embedded', $4, $5, $6, $7)",
+								  lengthof(types), types);
+		SPI_keepplan(insert_plan);
+	}
+	namestrcpy(&role_name, role == NULL ? "" : role);
+	values[0] = Int64GetDatum(grant->state.token);
+	values[1] = bytes_datum(grant->resource.name, grant->resource.length);
+	values[2] = bytes_datum(grant->holder.bytes, grant->holder.length);
+	values[3] = NameGetDatum(&role_name);
+	values[4] = CStringGetTextDatum(lf_scope_name(grant->state.scope));
+	values[5] = interval_datum(grant->state.ttl);
+	values[6] = TimestampTzGetDatum(grant->granted_at);
+	SPI_execute_plan(insert_plan, values, NULL, false, 0);
+}
+
+static void
+update_end(int64 token, LfOver how, TimestampTz at)
+{
+	Oid			types[] = {INT8OID, TEXTOID, TIMESTAMPTZOID};
+	Datum		values[3];
+
+	if (end_plan == NULL)
+	{
+		end_plan = SPI_prepare("UPDATE lease_fence.grants SET how_ended = $2, ended_at = $3"
+							   " WHERE token OPERATOR(pg_catalog.=) $1 AND ended_at IS NULL",
+							   lengthof(types), types);
+		SPI_keepplan(end_plan);
+	}
+	values[0] = Int64GetDatum(token);
+	values[1] = CStringGetTextDatum(lf_over_name(how));
+	values[2] = TimestampTzGetDatum(at);
+	SPI_execute_plan(end_plan, values, NULL, false, 0);
+}
+
+/* A table that somebody has locked is no reason to wait: the log has it. */
+static void
+write_terminations(LfMint *mint)
+{
+	if (mint->termination_count == 0 || !lf_audit_lock_table())
+		return;
+	for (int i = 0; i < mint->termination_count; i++)
+	{
+		mint->terminations[i].new_token = mint->grant.state.token;
+		lf_audit_insert_termination(&mint->terminations[i]);
+	}
+}
+
+/*
+ * The last token is read inside the transaction that mints: with one minter,
+ * the highest committed token is the highest there is.
+ */
+static void
+mint_all(void *arg)
+{
+	MintWork   *work = arg;
+	FullTransactionId xid;
+	int64		floor;
+	int64		token;
+
+	work->opened = ConditionalLockRelationOid(lf_catalog_required()->grants, RowExclusiveLock);
+	if (!work->opened)
+		return;
+	if (!lf_epoch_confirmed(&floor))
+		elog(ERROR, "no confirmed epoch to mint in");
+	token = Max(lf_grants_last_token(), floor);
+	lf_mint_check_range(token + work->count);
+	xid = GetCurrentFullTransactionId();
+
+	SPI_connect();
+	for (int i = 0; i < work->count; i++)
+	{
+		LfMint	   *mint = work->mints[i];
+
+		mint->grant.state.token = ++token;
+		mint->grant.state.minted_by = xid;
+		mint->grant.granted_at = GetCurrentTimestamp();
+		insert_grant(&mint->grant);
+		if (mint->old.token != 0 && !mint->old_end_written)
+			update_end(mint->old.token, mint->old.over, mint->grant.granted_at);
+		write_terminations(mint);
+	}
+	SPI_finish();
+}
+
+bool
+lf_mint_commit(LfMint **mints, int count, XLogRecPtr *end, char **problem)
+{
+	MintWork	work = {mints, count, false};
+
+	*problem = NULL;
+	return lf_transaction_try("minting", mint_all, &work, end, problem) && work.opened;
+}
+
+void
+lf_mint_publish(LfMint *mint)
+{
+	LfGrantState *state = &mint->grant.state;
+
+	state->deadline = lf_clock_after(lf_clock_now(), state->ttl);
+	lf_entry_publish(&mint->grant);
+	unlock(mint);
+	mint->begun = false;
+}
+
+static void
+write_lost_terminations(void *arg)
+{
+	write_terminations((LfMint *) arg);
+}
+
+void
+lf_mint_abandon(LfMint *mint)
+{
+	XLogRecPtr	end;
+	char	   *problem;
+
+	unlock(mint);
+	if (mint->begun)
+		lf_entry_cancel_mint(&mint->grant.resource);
+	mint->begun = false;
+	mint->grant.state.token = 0;
+	if (mint->termination_count > 0)
+		lf_transaction_try("recording terminations", write_lost_terminations,
+						   mint, &end, &problem);
+	mint->termination_count = 0;
+}
+
+static void
+write_ends(void *arg)
+{
+	EndWork    *work = arg;
+
+	work->opened = ConditionalLockRelationOid(lf_catalog_required()->grants, RowExclusiveLock);
+	if (!work->opened)
+		return;
+	SPI_connect();
+	for (int i = 0; i < work->count; i++)
+		update_end(work->ends[i].token, work->ends[i].how, work->ends[i].at);
+	SPI_finish();
+}
+
+int
+lf_mint_write_ends(void)
+{
+	EndWork		work;
+	XLogRecPtr	end;
+	char	   *problem;
+
+	work.count = lf_entry_take_ends(MyDatabaseId, work.ends, ENDS_PER_BATCH);
+	if (work.count == 0)
+		return 0;
+	if (!lf_transaction_try("writing ends of grants", write_ends, &work, &end, &problem) ||
+		!work.opened)
+		return -1;
+	for (int i = 0; i < work.count; i++)
+		lf_entry_end_written(&work.ends[i]);
+	return work.count;
+}
+
+/*
+ * The grant that a dead worker committed and did not publish: nobody was told
+ * of it, so it is over from the start.
+ */
+static void
+settle_entry(void *arg)
+{
+	LfGrant    *grant = arg;
+	LfGrant		latest;
+
+	if (!ConditionalLockRelationOid(lf_catalog_required()->grants, AccessShareLock))
+		return;
+	if (!lf_grants_latest(&grant->resource, &latest) ||
+		latest.state.token <= grant->state.token)
+	{
+		lf_entry_cancel_mint(&grant->resource);
+		return;
+	}
+	if (latest.state.over == LF_OVER_NOT)
+		latest.state.over = LF_OVER_RELEASED;
+	lf_entry_publish(&latest);
+}
+
+bool
+lf_mint_recover(XLogRecPtr position)
+{
+	LfGrant		grant;
+	int			cursor = 0;
+	XLogRecPtr	end;
+	char	   *problem;
+
+	while (lf_entry_next(MyDatabaseId, &cursor, &grant))
+	{
+		if (!grant.state.draining)
+			continue;
+		if (!lf_standbys_passed(position) ||
+			!lf_transaction_try("settling an interrupted grant", settle_entry,
+								&grant, &end, &problem))
+			return false;
+		if (lf_entry_read(&grant.resource, &grant) && grant.state.draining)
+			return false;
+	}
+	return true;
+}

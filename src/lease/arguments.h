@@ -1,0 +1,33 @@
+/*
+ * arguments.h
+ *		Checking what SQL callers pass: each error names argument and value.
+ */
+#ifndef LF_LEASE_ARGUMENTS_H
+#define LF_LEASE_ARGUMENTS_H
+
+#include "fence/entry.h"
+#include "fmgr.h"
+
+/* All raise 22023.  argument: its name in SQL. */
+extern void lf_argument_resource(FunctionCallInfo fcinfo, int number,
+								 const char *argument, LfResource *resource);
+extern void lf_argument_resource_text(text *value, const char *argument,
+									  LfResource *resource);
+extern int64 lf_argument_token(FunctionCallInfo fcinfo, int number);
+
+/* Microseconds; 0 when it is NULL. */
+extern int64 lf_argument_ttl(FunctionCallInfo fcinfo, int number);
+
+/* A moment; NULL: LF_CLOCK_NEVER.  *no_wait: it is 0. */
+extern LfClock lf_argument_wait(FunctionCallInfo fcinfo, int number, bool *no_wait);
+extern LfScope lf_argument_scope(FunctionCallInfo fcinfo, int number);
+
+/* False when it is NULL. */
+extern bool lf_argument_holder(FunctionCallInfo fcinfo, int number, LfHolder *holder);
+
+/* NULL when it is NULL. */
+extern char *lf_argument_text(FunctionCallInfo fcinfo, int number);
+
+extern Datum lf_interval_datum(int64 microseconds);
+
+#endif							/* LF_LEASE_ARGUMENTS_H */

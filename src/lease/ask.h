@@ -1,0 +1,28 @@
+/*
+ * ask.h
+ *		Asking the worker and waiting for its answer, in a backend.
+ */
+#ifndef LF_LEASE_ASK_H
+#define LF_LEASE_ASK_H
+
+#include "lease/request.h"
+
+/*
+ * Submits the request and waits until it is answered, at most until the moment
+ * `until` (LF_CLOCK_NEVER: as long as it takes).  While writers are in the way
+ * it waits for their transactions.  False: time is over, *request says who was
+ * in the way last.  Cancellable at every point, an interrupted wait is never a
+ * grant.  Raises what a caller cannot go on after: 40P01, LF007, LF021, 53400.
+ */
+extern bool lf_ask_worker(LfRequest *request, LfClock until);
+
+/* Raises 55000 on a standby: nothing can be granted there. */
+extern void lf_ask_require_primary(void);
+
+/*
+ * HINT of 55P03: who is in the way.  Names others only to who may read the
+ * audit.
+ */
+extern const char *lf_ask_who_is_in_the_way(const LfRequest *request);
+
+#endif							/* LF_LEASE_ASK_H */

@@ -1,0 +1,717 @@
+/*
+ * queue.c
+ *		The worker's side of the requests: who gets which lease, and when.
+ *
+ * Runs in the database's worker.  First come first served: pending requests are
+ * kept in the order of their tickets, and each pass gives every one of them, in
+ * that order, what it can get now.  A request for several resources reserves
+ * them one after the other, in byte order, and mints when it has all.
+ *
+ * What must end well: a session that withdraws at any moment (what was
+ * committed for it is published as over, what was not is abandoned), a mint
+ * that fails (its neighbours in the batch are tried alone), a standby that does
+ * not answer (the others' leases go on), a cycle of waits (one of them fails).
+ */
+#include "postgres.h"
+
+#include "base/compat.h"
+#include "base/database.h"
+#include "base/shmem.h"
+#include "base/transaction.h"
+#include "fence/epoch.h"
+#include "lease/pending.h"
+#include "lease/queue.h"
+#include "access/xlog.h"
+#include "executor/spi.h"
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+/* How soon to look again at what nobody wakes us for, in microseconds. */
+#define RETRY_SOON		INT64CONST(10000)
+#define RETRY_STANDBY	INT64CONST(2000)
+
+static dlist_head pending_list = DLIST_STATIC_INIT(pending_list);
+static uint64 *known_tickets = NULL;	/* last one taken in, by backend slot */
+
+static LfPending *
+pending_of(dlist_node *node)
+{
+	return dlist_container(LfPending, node, node);
+}
+
+bool
+lf_queue_is_empty(void)
+{
+	return dlist_is_empty(&pending_list);
+}
+
+/* ---- taking in and dropping ---- */
+
+static LfRequestName *
+names_of(LfPending *pending)
+{
+	return (LfRequestName *) dsm_segment_address(pending->segment);
+}
+
+static bool
+attach_names(LfPending *pending)
+{
+	if (pending->request.count == 1)
+		return true;
+	pending->segment = dsm_attach(pending->request.names);
+	if (pending->segment != NULL)
+		dsm_pin_mapping(pending->segment);
+	return pending->segment != NULL;
+}
+
+static void
+describe_grant(LfPending *pending, LfMint *mint, const LfResource *resource)
+{
+	const LfRequest *request = &pending->request;
+	LfGrant    *grant = &mint->grant;
+
+	grant->resource = *resource;
+	grant->holder = request->holder;
+	grant->ticket = request->ticket;
+	grant->state.role = request->role;
+	grant->state.scope = request->scope;
+	grant->state.ttl = request->ttl;
+	grant->state.watchdog = request->watchdog;
+	grant->state.owner = request->scope == LF_SCOPE_DETACHED ? -1 : pending->slot;
+	grant->owner_pid = request->scope == LF_SCOPE_DETACHED ? 0 : request->pid;
+}
+
+/* Keeps the list in the order of tickets: collected in that of backends. */
+static void
+insert_by_ticket(LfPending *pending)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pending_list)
+	{
+		if (pending_of(iter.cur)->request.ticket > pending->request.ticket)
+		{
+			dlist_insert_before(iter.cur, &pending->node);
+			return;
+		}
+	}
+	dlist_push_tail(&pending_list, &pending->node);
+}
+
+static void
+take_in(int slot, const LfRequest *request)
+{
+	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "lease_fence request",
+												  ALLOCSET_SMALL_SIZES);
+	LfPending  *pending = MemoryContextAllocZero(context, sizeof(LfPending));
+
+	pending->context = context;
+	pending->slot = slot;
+	pending->request = *request;
+	pending->look_for_cycle = lf_clock_after(request->asked_at,
+											 DeadlockTimeout * INT64CONST(1000));
+	pending->mints = MemoryContextAllocZero(context, request->count * sizeof(LfMint));
+	if (!attach_names(pending))
+	{
+		MemoryContextDelete(context);	/* it was withdrawn */
+		return;
+	}
+	for (int i = 0; i < request->count; i++)
+		describe_grant(pending, &pending->mints[i],
+					   pending->segment == NULL ? &request->resource :
+					   &names_of(pending)[i].resource);
+	insert_by_ticket(pending);
+}
+
+static void
+take_in_new(void)
+{
+	LfRequest	request;
+	int			slot = -1;
+
+	if (known_tickets == NULL)
+		known_tickets = MemoryContextAllocZero(TopMemoryContext,
+											   MaxBackends * sizeof(uint64));
+	while (lf_request_next(MyDatabaseId, &slot, &request))
+	{
+		if (request.ticket == known_tickets[slot])
+			continue;
+		known_tickets[slot] = request.ticket;
+		take_in(slot, &request);
+	}
+}
+
+static void
+forget(LfPending *pending)
+{
+	dlist_delete(&pending->node);
+	if (pending->segment != NULL)
+		dsm_detach(pending->segment);
+	MemoryContextDelete(pending->context);
+}
+
+static void
+abandon_mints(LfPending *pending)
+{
+	for (int i = 0; i < pending->request.count; i++)
+		lf_mint_abandon(&pending->mints[i]);
+	pending->reserved = 0;
+	pending->ready = false;
+}
+
+static void
+refuse(LfPending *pending, LfAnswer answer, const char *message)
+{
+	abandon_mints(pending);
+	lf_request_answer(pending->slot, pending->request.ticket, answer, 0, message);
+	forget(pending);
+}
+
+static bool
+is_open(LfPending *pending)
+{
+	return lf_request_is_open(pending->slot, pending->request.ticket);
+}
+
+static void
+drop_withdrawn(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &pending_list)
+	{
+		LfPending  *pending = pending_of(iter.cur);
+
+		/* What is committed must be published all the same. */
+		if (!pending->committed && !is_open(pending))
+		{
+			abandon_mints(pending);
+			forget(pending);
+		}
+	}
+}
+
+/* ---- whose turn is it? ---- */
+
+static LfPending *
+reserved_by(const LfResource *resource, const LfPending *except)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pending_list)
+	{
+		LfPending  *pending = pending_of(iter.cur);
+
+		if (pending == except)
+			continue;
+		for (int i = 0; i < pending->reserved; i++)
+		{
+			if (lf_resource_equal(&pending->mints[i].grant.resource, resource))
+				return pending;
+		}
+	}
+	return NULL;
+}
+
+/*
+ * A detached request that names the present holder takes its own lease back: a
+ * worker that was restarted, whose frozen former self must be fenced.
+ */
+static bool
+takes_over(const LfPending *pending, const LfResource *resource)
+{
+	LfGrant		present;
+
+	return pending->request.scope == LF_SCOPE_DETACHED &&
+		lf_entry_read(resource, &present) &&
+		present.state.role == pending->request.role &&
+		lf_holder_equal(&present.holder, &pending->request.holder);
+}
+
+typedef enum Reservation
+{
+	RESERVED,
+	MUST_WAIT,
+	NO_ROOM
+} Reservation;
+
+/* *next: when the wait may be over. */
+static Reservation
+reserve(LfPending *pending, LfMint *mint, LfClock *next)
+{
+	const LfResource *resource = &mint->grant.resource;
+	LfClock		now = lf_clock_now();
+	LfGrantState state;
+
+	if (reserved_by(resource, pending) != NULL)
+		return MUST_WAIT;
+	switch (lf_mint_load(resource, &state))
+	{
+		case LF_LOAD_DONE:
+			break;
+		case LF_LOAD_LATER:
+			*next = Min(*next, now + RETRY_SOON);
+			return MUST_WAIT;
+		case LF_LOAD_NO_ROOM:
+			return NO_ROOM;
+	}
+	if (pending->request.kind == LF_REQUEST_ACQUIRE && lf_grant_is_live(&state, now) &&
+		!takes_over(pending, resource))
+	{
+		*next = Min(*next, state.deadline);
+		return MUST_WAIT;
+	}
+	return RESERVED;
+}
+
+static LfOver
+ends_old_by(const LfPending *pending)
+{
+	return pending->request.kind == LF_REQUEST_REVOKE ? LF_OVER_REVOKED : LF_OVER_TAKEN;
+}
+
+/* Step 1 for all its resources.  False: try later. */
+static bool
+begin_mints(LfPending *pending)
+{
+	if (!lf_request_set_working(pending->slot, pending->request.ticket))
+		return false;
+	for (int i = 0; i < pending->request.count; i++)
+	{
+		LfMint	   *mint = &pending->mints[i];
+		LfGrantState state;
+
+		if (mint->begun)
+			continue;
+		if (lf_mint_load(&mint->grant.resource, &state) != LF_LOAD_DONE)
+			return false;
+		pending->was_live = lf_grant_is_live(&state, lf_clock_now());
+		if (!lf_mint_begin(mint, ends_old_by(pending)))
+			return false;
+	}
+	return true;
+}
+
+/* Step 2 for all its resources: what stands in the way of the last one. */
+static LfDrainState
+drain_mints(LfPending *pending, LfMint **blocked, LfClock *next)
+{
+	MemoryContext saved = MemoryContextSwitchTo(pending->context);
+	LfDrainState worst = LF_DRAIN_DONE;
+
+	for (int i = 0; i < pending->request.count; i++)
+	{
+		LfMint	   *mint = &pending->mints[i];
+		LfDrainState state = lf_mint_drain(mint, pending->slot);
+
+		if (state == LF_DRAIN_DONE)
+			continue;
+		*blocked = mint;
+		*next = Min(*next, mint->terminate_at);
+		worst = Max(worst, state);
+	}
+	MemoryContextSwitchTo(saved);
+	return worst;
+}
+
+/* Gives a request what it can get now. */
+static void
+advance(LfPending *pending, LfClock *next)
+{
+	LfMint	   *blocked = NULL;
+
+	while (pending->reserved < pending->request.count)
+	{
+		switch (reserve(pending, &pending->mints[pending->reserved], next))
+		{
+			case RESERVED:
+				pending->reserved++;
+				break;
+			case MUST_WAIT:
+				if (pending->request.no_wait)
+					refuse(pending, LF_ANSWER_BUSY, NULL);
+				return;
+			case NO_ROOM:
+				refuse(pending, LF_ANSWER_NO_ROOM, NULL);
+				return;
+		}
+	}
+	if (!begin_mints(pending))
+	{
+		*next = Min(*next, lf_clock_now() + RETRY_SOON);
+		return;
+	}
+	switch (drain_mints(pending, &blocked, next))
+	{
+		case LF_DRAIN_DONE:
+			pending->ready = true;
+			break;
+		case LF_DRAIN_OWN_WAY:
+			refuse(pending, LF_ANSWER_OWN_WAY, NULL);
+			break;
+		case LF_DRAIN_BLOCKED:
+			if (pending->request.no_wait)
+				refuse(pending, LF_ANSWER_BUSY, NULL);
+			else
+				lf_request_set_blocked(pending->slot, pending->request.ticket,
+									   blocked->old.token, blocked->blocker);
+			break;
+	}
+}
+
+/* ---- minting and publishing ---- */
+
+/*
+ * One commit for these requests.  False: they were not minted; *problem is
+ * NULL if that is only for now.
+ */
+static bool
+commit_batch(LfPending **batch, int count, char **problem)
+{
+	LfMint	  **mints;
+	int			mint_count = 0;
+	XLogRecPtr	end;
+	bool		done;
+
+	for (int i = 0; i < count; i++)
+		mint_count += batch[i]->request.count;
+	mints = palloc(mint_count * sizeof(LfMint *));
+	mint_count = 0;
+	for (int i = 0; i < count; i++)
+	{
+		for (int j = 0; j < batch[i]->request.count; j++)
+			mints[mint_count++] = &batch[i]->mints[j];
+	}
+	done = lf_mint_commit(mints, mint_count, &end, problem);
+	for (int i = 0; done && i < count; i++)
+	{
+		batch[i]->committed = true;
+		batch[i]->end = end;
+	}
+	pfree(mints);
+	return done;
+}
+
+/* One that cannot be minted must not stop the others. */
+static void
+mint_ready(LfPending **batch, int count, LfClock *next)
+{
+	char	   *problem;
+
+	if (count == 0 || commit_batch(batch, count, &problem))
+		return;
+	if (problem == NULL)
+	{
+		*next = Min(*next, lf_clock_now() + RETRY_SOON);
+		return;
+	}
+	for (int i = 0; i < count; i++)
+	{
+		if (count == 1 || !commit_batch(&batch[i], 1, &problem))
+			refuse(batch[i], LF_ANSWER_FAILED, problem);
+	}
+}
+
+/* A revocation is minted like a grant, but for the grant. */
+typedef struct RevokeWork
+{
+	int64		token;
+	const char *reason;
+} RevokeWork;
+
+static void
+note_reason(void *arg)
+{
+	RevokeWork *work = arg;
+	Oid			types[] = {INT8OID, TEXTOID};
+	Datum		values[2];
+
+	values[0] = Int64GetDatum(work->token);
+	values[1] = CStringGetTextDatum(work->reason);
+	SPI_connect();
+	SPI_execute_with_args("UPDATE lease_fence.grants SET end_reason = $2"
+						  " WHERE token OPERATOR(pg_catalog.=) $1",
+						  2, types, values, NULL, false, 0);
+	SPI_finish();
+}
+
+static void
+finish_revoke(LfPending *pending, LfClock *next)
+{
+	RevokeWork	work = {pending->mints[0].old.token, pending->request.reason};
+	XLogRecPtr	end;
+	char	   *problem;
+	int			written;
+
+	while ((written = lf_mint_write_ends()) > 0)
+		;
+	if (written < 0)
+	{
+		*next = Min(*next, lf_clock_now() + RETRY_SOON);
+		return;
+	}
+	if (pending->was_live && work.reason[0] != '\0')
+		lf_transaction_try("noting a revocation", note_reason, &work, &end, &problem);
+	pending->end = GetFlushRecPtr(NULL);
+	pending->committed = true;
+}
+
+static void
+answer_granted(LfPending *pending)
+{
+	for (int i = 0; pending->segment != NULL && i < pending->request.count; i++)
+		names_of(pending)[i].token = pending->mints[i].grant.state.token;
+	if (lf_request_answer(pending->slot, pending->request.ticket, LF_ANSWER_GRANTED,
+						  pending->mints[0].grant.state.token, NULL))
+		return;
+	/* withdrawn between publishing and now */
+	for (int i = 0; i < pending->request.count; i++)
+		lf_entry_end(&pending->mints[i].grant.resource,
+					 pending->mints[i].grant.state.token, LF_OVER_RELEASED);
+}
+
+/* Step 4.  What was committed is published, if need be as over. */
+static void
+publish(LfPending *pending)
+{
+	if (pending->request.kind == LF_REQUEST_REVOKE)
+	{
+		lf_mint_abandon(&pending->mints[0]);
+		lf_request_answer(pending->slot, pending->request.ticket,
+						  pending->was_live ? LF_ANSWER_GRANTED : LF_ANSWER_NOTHING, 0, NULL);
+		return;
+	}
+	for (int i = 0; i < pending->request.count; i++)
+	{
+		LfMint	   *mint = &pending->mints[i];
+
+		if (!is_open(pending))
+			mint->grant.state.over = LF_OVER_RELEASED;
+		lf_mint_publish(mint);
+	}
+	answer_granted(pending);
+}
+
+static void
+publish_committed(LfClock *next)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &pending_list)
+	{
+		LfPending  *pending = pending_of(iter.cur);
+
+		if (!pending->committed)
+			continue;
+		if (!lf_standbys_passed(pending->end))
+		{
+			*next = Min(*next, lf_clock_now() + RETRY_STANDBY);
+			continue;
+		}
+		publish(pending);
+		forget(pending);
+	}
+}
+
+/* ---- cycles ---- */
+
+static int
+holders_of(const LfPending *pending, int *pids, int max)
+{
+	const LfPending *other;
+	LfGrant		grant;
+	const LfResource *resource;
+
+	if (pending->reserved >= pending->request.count || max < 2)
+		return 0;
+	resource = &pending->mints[pending->reserved].grant.resource;
+	other = reserved_by(resource, pending);
+	if (other != NULL)
+	{
+		pids[0] = other->request.pid;
+		return 1;
+	}
+	if (lf_entry_read(resource, &grant) && grant.owner_pid != 0 &&
+		lf_grant_is_live(&grant.state, lf_clock_now()))
+	{
+		pids[0] = grant.owner_pid;
+		return 1;
+	}
+	return 0;
+}
+
+static void
+break_cycles(LfClock *next)
+{
+	LfClock		now = lf_clock_now();
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &pending_list)
+	{
+		LfPending  *pending = pending_of(iter.cur);
+
+		if (pending->committed || pending->request.kind != LF_REQUEST_ACQUIRE ||
+			pending->reserved >= pending->request.count)
+			continue;
+		if (now >= pending->look_for_cycle)
+		{
+			pending->look_for_cycle = lf_clock_after(now, DeadlockTimeout * INT64CONST(1000));
+			if (lf_cycles_find(&pending_list, pending, holders_of))
+			{
+				refuse(pending, LF_ANSWER_CYCLE, NULL);
+				continue;
+			}
+		}
+		*next = Min(*next, pending->look_for_cycle);
+	}
+}
+
+/* ---- epochs ---- */
+
+static void
+begin_epoch_work(void *arg)
+{
+	LfPending  *pending = arg;
+
+	pending->mints[0].grant.state.token =
+		lf_epoch_begin(lf_database_mine(), pending->request.reason);
+}
+
+static LfPending *
+epoch_request(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pending_list)
+	{
+		if (pending_of(iter.cur)->request.kind == LF_REQUEST_EPOCH)
+			return pending_of(iter.cur);
+	}
+	return NULL;
+}
+
+/*
+ * What is under way goes back to its beginning; what is committed is published
+ * before, as it stands below the new floor.  False: not yet.
+ */
+static bool
+quiesce(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pending_list)
+	{
+		if (pending_of(iter.cur)->committed)
+			return false;
+	}
+	dlist_foreach(iter, &pending_list)
+		abandon_mints(pending_of(iter.cur));
+	return true;
+}
+
+static void
+begin_requested_epoch(int database, LfPending *pending)
+{
+	char	   *problem = NULL;
+
+	if (!quiesce())
+		return;
+	if (!lf_transaction_try("beginning an epoch", begin_epoch_work, pending,
+							&pending->end, &problem))
+	{
+		refuse(pending, LF_ANSWER_FAILED, problem);
+		return;
+	}
+	lf_epoch_began(database);
+	lf_request_answer(pending->slot, pending->request.ticket, LF_ANSWER_GRANTED,
+					  pending->mints[0].grant.state.token, NULL);
+	pending->mints[0].grant.state.token = 0;
+	forget(pending);
+}
+
+/* ---- a pass ---- */
+
+static void
+advance_all(LfClock *next)
+{
+	int			count = 0;
+	int			room = 16;
+	LfPending **batch = palloc(room * sizeof(LfPending *));
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &pending_list)
+	{
+		LfPending  *pending = pending_of(iter.cur);
+
+		if (!pending->committed && !pending->ready)
+			advance(pending, next);
+	}
+	dlist_foreach_modify(iter, &pending_list)
+	{
+		LfPending  *pending = pending_of(iter.cur);
+
+		if (!pending->ready || pending->committed)
+			continue;
+		if (pending->request.kind == LF_REQUEST_REVOKE)
+		{
+			finish_revoke(pending, next);
+			continue;
+		}
+		if (count == room)
+			batch = repalloc(batch, (room *= 2) * sizeof(LfPending *));
+		batch[count++] = pending;
+	}
+	mint_ready(batch, count, next);
+	pfree(batch);
+}
+
+LfClock
+lf_queue_pass(int database)
+{
+	LfClock		next = LF_CLOCK_NEVER;
+	LfPending  *epoch;
+
+	take_in_new();
+	drop_withdrawn();
+	epoch = epoch_request();
+	if (epoch != NULL)
+		begin_requested_epoch(database, epoch);
+	else
+		advance_all(&next);
+	publish_committed(&next);
+	break_cycles(&next);
+	return next;
+}
+
+/* What the worker before us published for a request that now fails. */
+static void
+end_grants_of(uint64 ticket)
+{
+	LfGrant		grant;
+	int			cursor = 0;
+
+	while (lf_entry_next(MyDatabaseId, &cursor, &grant))
+	{
+		if (grant.ticket == ticket)
+			lf_entry_end(&grant.resource, grant.state.token, LF_OVER_RELEASED);
+	}
+}
+
+void
+lf_queue_recover(void)
+{
+	lf_request_fail_unfinished(MyDatabaseId, end_grants_of);
+}
+
+void
+lf_queue_refuse(void)
+{
+	LfRequest	request;
+	int			slot = -1;
+
+	while (!dlist_is_empty(&pending_list))
+		refuse(pending_of(dlist_head_node(&pending_list)), LF_ANSWER_NO_EXTENSION, NULL);
+	while (lf_request_next(MyDatabaseId, &slot, &request))
+		lf_request_answer(slot, request.ticket, LF_ANSWER_NO_EXTENSION, 0, NULL);
+}

@@ -1,0 +1,26 @@
+/*
+ * queue.h
+ *		The worker's side of the requests: who gets which lease, and when.
+ */
+#ifndef LF_LEASE_QUEUE_H
+#define LF_LEASE_QUEUE_H
+
+#include "base/clock.h"
+
+/* A new worker: fails what the one before it left unfinished. */
+extern void lf_queue_recover(void);
+
+/*
+ * One pass over the requests: takes in new ones, drops withdrawn ones, mints
+ * for those whose turn it is, answers.  Returns when to look again though
+ * nobody wakes the worker.  Outside a transaction.
+ */
+extern LfClock lf_queue_pass(int database);
+
+/* Is anything asked for, or on its way? */
+extern bool lf_queue_is_empty(void);
+
+/* The extension is not there: tells everybody so. */
+extern void lf_queue_refuse(void);
+
+#endif							/* LF_LEASE_QUEUE_H */
