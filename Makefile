@@ -10,6 +10,7 @@ OBJS = \
 	src/base/catalog.o \
 	src/base/database.o \
 	src/base/errors.o \
+	src/base/point.o \
 	src/base/settings.o \
 	src/base/shmem.o \
 	src/base/transaction.o \

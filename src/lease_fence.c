@@ -7,6 +7,7 @@
 #include "audit/audit.h"
 #include "base/compat.h"
 #include "base/database.h"
+#include "base/point.h"
 #include "base/settings.h"
 #include "base/shmem.h"
 #include "fence/entry.h"
@@ -77,6 +78,7 @@ _PG_init(void)
 	if (!process_shared_preload_libraries_in_progress && !IsBinaryUpgrade)
 		refuse_late_loading();
 	lf_settings_define();
+	lf_point_define_setting();
 	lf_present_install();
 	MarkGUCPrefixReserved("lease_fence");
 	if (IsBinaryUpgrade)

@@ -15,6 +15,7 @@
 
 #include "access/xact.h"
 #include "base/compat.h"
+#include "base/point.h"
 #include "fence/check.h"
 #include "fence/epoch.h"
 #include "fence/grants.h"
@@ -253,12 +254,14 @@ lock_and_look(const LfResource *resource, uint32 hash, bool accept_lapsed,
 {
 	bool		admitted;
 
+	LF_POINT("check-looked");
 	if (!lf_token_lock_share(verdict->token))
 	{
 		if (second_look(resource, hash, accept_lapsed, verdict))
 			lock_table_is_full();
 		return false;
 	}
+	LF_POINT("check-locked");
 	admitted = second_look(resource, hash, accept_lapsed, verdict);
 	if (admitted && !snapshots_see(verdict->current.minted_by))
 		admitted = reject(verdict, LF_REASON_SNAPSHOT);

@@ -21,6 +21,7 @@
 #include "audit/audit.h"
 #include "base/catalog.h"
 #include "base/compat.h"
+#include "base/point.h"
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "catalog/pg_type.h"
@@ -121,6 +122,7 @@ lf_mint_begin(LfMint *mint, LfOver how)
 	if (!lf_entry_begin_mint(&mint->grant.resource, how, &mint->old,
 							 &mint->old_end_written))
 		return false;
+	LF_POINT("mint-begun");
 	mint->begun = true;
 	mint->locked = mint->old.token == 0;
 	mint->terminate_at = lf_clock_after(now, lf_drain_timeout * INT64CONST(1000));
@@ -135,7 +137,10 @@ lf_mint_drain(LfMint *mint, int asker)
 	if (!mint->locked)
 		mint->locked = lf_token_lock_exclusive(mint->old.token);
 	if (mint->locked)
+	{
+		LF_POINT("mint-drained");
 		return LF_DRAIN_DONE;
+	}
 	return lf_drain_look(mint, asker);
 }
 
@@ -256,6 +261,7 @@ mint_all(void *arg)
 		write_terminations(mint);
 	}
 	SPI_finish();
+	LF_POINT("mint-inserted");
 }
 
 bool
@@ -264,7 +270,10 @@ lf_mint_commit(LfMint **mints, int count, XLogRecPtr *end, char **problem)
 	MintWork	work = {mints, count, false};
 
 	*problem = NULL;
-	return lf_transaction_try("minting", mint_all, &work, end, problem) && work.opened;
+	if (!lf_transaction_try("minting", mint_all, &work, end, problem) || !work.opened)
+		return false;
+	LF_POINT("mint-committed");
+	return true;
 }
 
 void
@@ -274,6 +283,7 @@ lf_mint_publish(LfMint *mint)
 
 	state->deadline = lf_clock_after(lf_clock_now(), state->ttl);
 	lf_entry_publish(&mint->grant);
+	LF_POINT("mint-published");
 	unlock(mint);
 	mint->begun = false;
 }

@@ -16,6 +16,7 @@
 
 #include "base/compat.h"
 #include "base/database.h"
+#include "base/point.h"
 #include "base/shmem.h"
 #include "base/transaction.h"
 #include "fence/epoch.h"
@@ -490,7 +491,9 @@ publish(LfPending *pending)
 			mint->grant.state.over = LF_OVER_RELEASED;
 		lf_mint_publish(mint);
 	}
+	LF_POINT("mint-unanswered");
 	answer_granted(pending);
+	LF_POINT("mint-answered");
 }
 
 static void
