@@ -35,6 +35,9 @@
 static dlist_head pending_list = DLIST_STATIC_INIT(pending_list);
 static uint64 *known_tickets = NULL;	/* last one taken in, by backend slot */
 
+/* This pass has let go of a resource that an earlier request may wait for. */
+static bool look_again = false;
+
 static LfPending *
 pending_of(dlist_node *node)
 {
@@ -164,6 +167,8 @@ abandon_mints(LfPending *pending)
 static void
 refuse(LfPending *pending, LfAnswer answer, const char *message)
 {
+	if (pending->reserved > 0)
+		look_again = true;
 	abandon_mints(pending);
 	lf_request_answer(pending->slot, pending->request.ticket, answer, 0, message);
 	forget(pending);
@@ -216,6 +221,29 @@ reserved_by(const LfResource *resource, const LfPending *except)
 }
 
 /*
+ * Does a request that came before wait for this resource?  It may have become
+ * free in the middle of a pass, after that request was looked at.
+ */
+static bool
+waited_for_before(const LfResource *resource, const LfPending *pending)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pending_list)
+	{
+		LfPending  *other = pending_of(iter.cur);
+
+		if (other == pending)
+			return false;
+		if (other->request.kind == LF_REQUEST_ACQUIRE &&
+			other->reserved < other->request.count &&
+			lf_resource_equal(&other->mints[other->reserved].grant.resource, resource))
+			return true;
+	}
+	return false;
+}
+
+/*
  * A detached request that names the present holder takes its own lease back: a
  * worker that was restarted, whose frozen former self must be fenced.
  */
@@ -257,10 +285,18 @@ reserve(LfPending *pending, LfMint *mint, LfClock *next)
 		case LF_LOAD_NO_ROOM:
 			return NO_ROOM;
 	}
-	if (pending->request.kind == LF_REQUEST_ACQUIRE && lf_grant_is_live(&state, now) &&
-		!takes_over(pending, resource))
+	if (pending->request.kind != LF_REQUEST_ACQUIRE)
+		return RESERVED;
+	if (lf_grant_is_live(&state, now))
 	{
+		if (takes_over(pending, resource))
+			return RESERVED;
 		*next = Min(*next, state.deadline);
+		return MUST_WAIT;
+	}
+	if (waited_for_before(resource, pending))
+	{
+		look_again = true;
 		return MUST_WAIT;
 	}
 	return RESERVED;
@@ -330,6 +366,7 @@ advance(LfPending *pending, LfClock *next)
 				pending->reserved++;
 				break;
 			case MUST_WAIT:
+				LF_POINT("request-waits");
 				if (pending->request.no_wait)
 					refuse(pending, LF_ANSWER_BUSY, NULL);
 				return;
@@ -467,6 +504,7 @@ answer_granted(LfPending *pending)
 						  pending->mints[0].grant.state.token, NULL))
 		return;
 	/* withdrawn between publishing and now */
+	look_again = true;
 	for (int i = 0; i < pending->request.count; i++)
 		lf_entry_end(&pending->mints[i].grant.resource,
 					 pending->mints[i].grant.state.token, LF_OVER_RELEASED);
@@ -478,6 +516,7 @@ publish(LfPending *pending)
 {
 	if (pending->request.kind == LF_REQUEST_REVOKE)
 	{
+		look_again = true;
 		lf_mint_abandon(&pending->mints[0]);
 		lf_request_answer(pending->slot, pending->request.ticket,
 						  pending->was_live ? LF_ANSWER_GRANTED : LF_ANSWER_NOTHING, 0, NULL);
@@ -488,7 +527,10 @@ publish(LfPending *pending)
 		LfMint	   *mint = &pending->mints[i];
 
 		if (!is_open(pending))
+		{
 			mint->grant.state.over = LF_OVER_RELEASED;
+			look_again = true;
+		}
 		lf_mint_publish(mint);
 	}
 	LF_POINT("mint-unanswered");
@@ -675,6 +717,7 @@ lf_queue_pass(int database)
 	LfClock		next = LF_CLOCK_NEVER;
 	LfPending  *epoch;
 
+	look_again = false;
 	take_in_new();
 	drop_withdrawn();
 	epoch = epoch_request();
@@ -684,7 +727,7 @@ lf_queue_pass(int database)
 		advance_all(&next);
 	publish_committed(&next);
 	break_cycles(&next);
-	return next;
+	return look_again ? lf_clock_now() : next;
 }
 
 /* What the worker before us published for a request that now fails. */
