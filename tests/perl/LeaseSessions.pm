@@ -175,7 +175,7 @@ sub reap
 sub quit
 {
 	my ($self) = @_;
-	local $SIG{PIPE} = 'IGNORE';
+	return unless $self->{child};
 	kill 'KILL', $self->{child} if $self->{open};
 	$self->reap;
 }
