@@ -103,8 +103,8 @@ extern bool lf_entry_end(const LfResource *resource, int64 token, LfOver how);
 extern bool lf_entry_extend(const LfResource *resource, int64 token, int64 ttl,
 							LfGrantState *state);
 
-/* The scope of a live grant that its session holds becomes wider. */
-extern void lf_entry_widen(const LfResource *resource, int64 token);
+/* The scope of a live grant that its session holds becomes wider, or was not. */
+extern void lf_entry_set_scope(const LfResource *resource, int64 token, LfScope scope);
 
 /*
  * Worker: step 1 of a mint, "over" first, then "draining".  False if the entry

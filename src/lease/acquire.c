@@ -293,16 +293,12 @@ reenter_all(LfRequestName *names, int count, const Terms *terms, LfRequestName *
 }
 
 static void
-give_back_all(LfRequestName *names, int count)
+give_back_all(LfRequestName *names, int count, LfScope scope)
 {
 	for (int i = 0; i < count; i++)
 	{
-		bool		last;
-
 		if (names[i].token != 0)
-			lf_held_release(names[i].token, &last);
-		if (names[i].token != 0 && last)
-			lf_entry_end(&names[i].resource, names[i].token, LF_OVER_RELEASED);
+			lf_held_give_back(names[i].token, scope);
 	}
 }
 
@@ -378,7 +374,7 @@ ask_or_give_back(LfRequestName *names, int count, LfRequestName *missing,
 	}
 	PG_CATCH();
 	{
-		give_back_all(names, count);
+		give_back_all(names, count, terms->scope);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
