@@ -67,7 +67,7 @@ sub new
 {
 	my ($class, $node, %option) = @_;
 	my $self = bless { number => 0, state => '', text => '' }, $class;
-	my $connect = sprintf "host=%s port=%s dbname=%s user=%s application_name=%s",
+	my $connect = sprintf "host=%s port=%s dbname=%s user=%s application_name='%s'",
 	  $option{host} // $node->host, $option{port} // $node->port,
 	  $option{dbname} // 'postgres', $option{user} // (getpwuid($<))[0],
 	  $option{name} // 'session';
