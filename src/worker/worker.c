@@ -109,6 +109,7 @@ pin_settings(void)
 	pin("max_parallel_workers_per_gather", "0");
 	pin("debug_discard_caches", "0");
 	pin("zero_damaged_pages", "off");
+	pin("exit_on_error", "off");
 }
 
 static void
