@@ -76,6 +76,20 @@ is(write_as($node, 'named', $new), 'LF004', 'DROP and CREATE in one transaction:
 is($node->safe_psql('named', "SELECT lease_fence.remaining(token => " . token_of($node, 'named', 'stock:1') . ') IS NOT NULL'),
 	't', 'and new ones are granted');
 
+# ---- while no worker is there ----
+
+$node->safe_psql('postgres', 'CREATE DATABASE quiet');
+with_extension($node, 'quiet');
+$token = token_of($node, 'quiet', 'stock:1', '1s');
+ok(await_no_worker($node, 'quiet'), 'a worker retires');
+$node->safe_psql('quiet', 'DROP EXTENSION lease_fence CASCADE; CREATE EXTENSION lease_fence');
+$node->safe_psql('quiet', "SELECT lease_fence.protect(relation => 'stock', resource => 'stock:{id}')");
+is(write_as($node, 'quiet', $token), 'LF021', 'an extension dropped and created meanwhile: the epoch has yet to begin');
+my $after = token_of($node, 'quiet', 'stock:1');
+cmp_ok($after, '>', $token, 'then leases are granted');
+is(write_as($node, 'quiet', $after), '', 'and write');
+is(write_as($node, 'quiet', $token), 'LF004', 'and the tokens of before are unknown');
+
 # ---- under load, in a loop ----
 
 # Sessions that acquire, write and release for as long as the extension comes
