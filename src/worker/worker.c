@@ -257,7 +257,9 @@ owner_is_alive(int owner, int pid, LfScope scope)
 
 		if (status == NULL || status->backendStatus.st_procpid != pid)
 			continue;
-		if (status->backendStatus.st_state == STATE_RUNNING)
+		/* with track_activities off it cannot be told: it lives */
+		if (status->backendStatus.st_state == STATE_RUNNING ||
+			status->backendStatus.st_state == STATE_DISABLED)
 			return true;
 		active_since = status->backendStatus.st_state_start_timestamp;
 	}
