@@ -681,6 +681,21 @@ lf_entry_end_written(const LfEnd *end)
 	LWLockRelease(lock);
 }
 
+bool
+lf_entry_end_is_pending(const LfResource *resource)
+{
+	uint32		hash = lf_resource_hash(resource);
+	LWLock	   *lock = partition_lock(hash);
+	LfSlot	   *slot;
+	bool		pending;
+
+	LWLockAcquire(lock, LW_SHARED);
+	slot = find_slot(resource, hash);
+	pending = slot != NULL && slot->in_end_list;
+	LWLockRelease(lock);
+	return pending;
+}
+
 void
 lf_entry_forget_database(Oid database)
 {

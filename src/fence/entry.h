@@ -140,6 +140,9 @@ typedef struct LfEnd
 extern int	lf_entry_take_ends(Oid database, LfEnd *ends, int max);
 extern void lf_entry_end_written(const LfEnd *end);
 
+/* Is there an end of this resource's grant that is not in the table yet? */
+extern bool lf_entry_end_is_pending(const LfResource *resource);
+
 /* Forgets all entries of a database: it was dropped, or begins a new epoch. */
 extern void lf_entry_forget_database(Oid database);
 

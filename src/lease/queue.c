@@ -15,6 +15,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
+#include "base/catalog.h"
 #include "base/database.h"
 #include "base/point.h"
 #include "base/shmem.h"
@@ -25,6 +26,7 @@
 #include "access/xlog.h"
 #include "executor/spi.h"
 #include "catalog/pg_type.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
@@ -465,6 +467,8 @@ note_reason(void *arg)
 	Oid			types[] = {INT8OID, TEXTOID};
 	Datum		values[2];
 
+	if (!ConditionalLockRelationOid(lf_catalog_required()->grants, RowExclusiveLock))
+		return;
 	values[0] = Int64GetDatum(work->token);
 	values[1] = CStringGetTextDatum(work->reason);
 	SPI_connect();
@@ -480,11 +484,10 @@ finish_revoke(LfPending *pending, LfClock *next)
 	RevokeWork	work = {pending->mints[0].old.token, pending->request.reason};
 	XLogRecPtr	end;
 	char	   *problem;
-	int			written;
 
-	while ((written = lf_mint_write_ends()) > 0)
+	while (lf_mint_write_ends() > 0)
 		;
-	if (written < 0)
+	if (lf_entry_end_is_pending(&pending->mints[0].grant.resource))
 	{
 		*next = Min(*next, lf_clock_now() + RETRY_SOON);
 		return;
@@ -656,7 +659,7 @@ quiesce(void)
 }
 
 static void
-begin_requested_epoch(int database, LfPending *pending)
+begin_requested_epoch(int database, LfPending *pending, LfClock *next)
 {
 	char	   *problem = NULL;
 
@@ -666,6 +669,11 @@ begin_requested_epoch(int database, LfPending *pending)
 							&pending->end, &problem))
 	{
 		refuse(pending, LF_ANSWER_FAILED, problem);
+		return;
+	}
+	if (pending->mints[0].grant.state.token == 0)
+	{
+		*next = Min(*next, lf_clock_now() + RETRY_SOON);	/* a table is locked */
 		return;
 	}
 	lf_epoch_began(database);
@@ -722,7 +730,7 @@ lf_queue_pass(int database)
 	drop_withdrawn();
 	epoch = epoch_request();
 	if (epoch != NULL)
-		begin_requested_epoch(database, epoch);
+		begin_requested_epoch(database, epoch, &next);
 	else
 		advance_all(&next);
 	publish_committed(&next);

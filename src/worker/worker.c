@@ -57,6 +57,13 @@
 #define TICK			INT64CONST(1000000)
 #define TICK_BUSY		INT64CONST(100000)
 
+/*
+ * Tables are only ever locked without waiting.  What is left are rows of ours
+ * that somebody else has locked: an error then, that one item's, and no wait
+ * for the end of that transaction.
+ */
+#define LOCK_LIMIT		"200ms"
+
 /* Leases are looked at no more often than this, however many lapse. */
 #define SWEEP_APART		INT64CONST(5000)
 
@@ -70,6 +77,7 @@ typedef struct Worker
 	LfClock		idle_since;
 	LfClock		last_sweep;
 	int			live;			/* leases, at the last sweep */
+	bool		ends_left;		/* that are not in the table yet */
 } Worker;
 
 static Worker worker = {.database = -1};
@@ -99,7 +107,7 @@ pin_settings(void)
 	pin("default_transaction_isolation", "read committed");
 	pin("default_transaction_deferrable", "off");
 	pin("statement_timeout", "0");
-	pin("lock_timeout", "0");
+	pin("lock_timeout", LOCK_LIMIT);
 	pin("transaction_timeout", "0");
 	pin("idle_in_transaction_session_timeout", "0");
 	pin("session_replication_role", "origin");
@@ -109,6 +117,7 @@ pin_settings(void)
 	pin("max_parallel_workers_per_gather", "0");
 	pin("debug_discard_caches", "0");
 	pin("zero_damaged_pages", "off");
+	pin("exit_on_error", "off");
 }
 
 static void
@@ -170,7 +179,8 @@ look_for_extension(void *arg)
 
 /*
  * Is there an extension to work for?  One that was dropped and created again
- * is another one, and nothing of the old one's leases is true any more.
+ * is another one, and nothing of the old one's leases is true any more: also
+ * when that happened while no worker was running.
  */
 static bool
 extension_is_there(void)
@@ -181,12 +191,10 @@ extension_is_there(void)
 
 	if (!lf_transaction_try("looking for the extension", look_for_extension,
 							&extension, &end, &problem))
-		return false;
-	if (extension != worker.extension && OidIsValid(worker.extension))
-	{
-		lf_epoch_forget(worker.database);
+		return OidIsValid(worker.extension);	/* not known: as before */
+	if (extension != worker.extension &&
+		lf_epoch_forget_other(worker.database, extension))
 		lf_entry_forget_database(MyDatabaseId);
-	}
 	worker.extension = extension;
 	return OidIsValid(extension);
 }
@@ -194,7 +202,8 @@ extension_is_there(void)
 static void
 begin_epoch(void *arg)
 {
-	lf_epoch_begin(worker.database, "the history of this database is not the one before");
+	*(int64 *) arg = lf_epoch_begin(worker.database,
+									"the history of this database is not the one before");
 }
 
 /* False: no confirmed epoch to mint in. */
@@ -203,12 +212,21 @@ epoch_is_ready(void)
 {
 	XLogRecPtr	end;
 	char	   *problem;
+	int64		floor = 0;
 
-	if (!lf_epoch_is_due(worker.database))
-		return true;
+	switch (lf_epoch_need(worker.database))
+	{
+		case LF_EPOCH_GOOD:
+			return true;
+		case LF_EPOCH_LATER:
+			return false;
+		case LF_EPOCH_DUE:
+			break;
+	}
 	if (!lf_queue_is_empty() && worker.recovered)
 		return true;			/* a stamp that asks for it can wait for a quiet moment */
-	if (!lf_transaction_try("beginning an epoch", begin_epoch, NULL, &end, &problem))
+	if (!lf_transaction_try("beginning an epoch", begin_epoch, &floor, &end, &problem) ||
+		floor == 0)
 		return false;
 	lf_epoch_began(worker.database);
 	return true;
@@ -239,7 +257,9 @@ owner_is_alive(int owner, int pid, LfScope scope)
 
 		if (status == NULL || status->backendStatus.st_procpid != pid)
 			continue;
-		if (status->backendStatus.st_state == STATE_RUNNING)
+		/* with track_activities off it cannot be told: it lives */
+		if (status->backendStatus.st_state == STATE_RUNNING ||
+			status->backendStatus.st_state == STATE_DISABLED)
 			return true;
 		active_since = status->backendStatus.st_state_start_timestamp;
 	}
@@ -282,6 +302,7 @@ pass(void)
 	sweep(lf_clock_now());
 	next = Min(next, Max(worker.sweep_at, worker.last_sweep + SWEEP_APART));
 	ends = lf_mint_write_ends();
+	worker.ends_left = ends != 0;
 	if (ends > 0)
 		next = lf_clock_now();
 	else if (ends < 0)
@@ -299,6 +320,7 @@ pass_without_extension(void)
 {
 	lf_queue_refuse();
 	worker.live = 0;
+	worker.ends_left = false;
 	return lf_clock_now() + TICK;
 }
 
@@ -320,7 +342,7 @@ leave_if_nobody_needs_us(bool installed)
 {
 	LfClock		now = lf_clock_now();
 
-	if (installed && (worker.live > 0 || !lf_queue_is_empty() ||
+	if (installed && (worker.live > 0 || worker.ends_left || !lf_queue_is_empty() ||
 					  lf_audit_busy(worker.database) || !worker.recovered))
 		worker.idle_since = now;
 	if (now - worker.idle_since < LINGER)
