@@ -239,15 +239,23 @@ lf_epoch_raise_floor(int64 stamp)
 	lf_database_wake(database);
 }
 
+/*
+ * The place may still hold what an extension that was dropped has left, or a
+ * database that was dropped: that says nothing of ours.
+ */
 bool
-lf_epoch_look(int database, LfEpochView *view)
+lf_epoch_look(int database, Oid extension, LfEpochView *view)
 {
 	LfEpochState *state = &states[database];
 
+	memset(view, 0, sizeof(*view));
 	LWLockAcquire(lf_lwlock(LF_LOCK_EPOCHS), LW_SHARED);
-	view->id = state->id;
-	view->floor = (int64) pg_atomic_read_u64(&state->floor);
-	view->confirmed = view->floor != 0;
+	if (state->database == MyDatabaseId && state->extension == extension)
+	{
+		view->id = state->id;
+		view->floor = (int64) pg_atomic_read_u64(&state->floor);
+		view->confirmed = view->floor != 0;
+	}
 	LWLockRelease(lf_lwlock(LF_LOCK_EPOCHS));
 	return view->id != 0;
 }
@@ -265,25 +273,25 @@ lf_epoch_forget(int database)
 
 /* Does a stamp in a guarded table stand above all that was minted? */
 static bool
-stamp_is_ahead(int database)
+stamp_is_ahead(int database, Oid extension)
 {
 	int64		stamp = (int64) pg_atomic_read_u64(&states[database].stamp);
 	LfEpochView view;
 
 	if (stamp == 0)
 		return false;
-	return lf_epoch_look(database, &view) && stamp > view.floor &&
+	return lf_epoch_look(database, extension, &view) && stamp > view.floor &&
 		stamp > lf_grants_last_token();
 }
 
 bool
-lf_epoch_is_due(int database)
+lf_epoch_is_due(int database, Oid extension)
 {
 	LfEpochView view;
 	Epoch		last;
 	bool		due = false;
 
-	lf_epoch_look(database, &view);
+	lf_epoch_look(database, extension, &view);
 	if (view.confirmed && pg_atomic_read_u64(&states[database].stamp) == 0)
 		return false;
 
@@ -293,7 +301,7 @@ lf_epoch_is_due(int database)
 	else if (!view.confirmed)
 		due = true;
 	else
-		due = stamp_is_ahead(database);
+		due = stamp_is_ahead(database, extension);
 	if (!due)
 		pg_atomic_write_u64(&states[database].stamp, 0);
 	lf_transaction_commit();

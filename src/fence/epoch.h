@@ -35,7 +35,8 @@ extern bool lf_epoch_confirmed(int64 *floor);
  */
 extern void lf_epoch_raise_floor(int64 stamp);
 
-extern bool lf_epoch_look(int database, LfEpochView *view);
+/* What is known of this database's epoch under that extension. */
+extern bool lf_epoch_look(int database, Oid extension, LfEpochView *view);
 
 /*
  * Worker.  is_due: outside a transaction; true when a new epoch must begin
@@ -43,7 +44,7 @@ extern bool lf_epoch_look(int database, LfEpochView *view);
  * confirms an unchanged one.  begin: in a transaction of the caller's; ends all
  * open grants in the table.  began: after its commit, publishes it.
  */
-extern bool lf_epoch_is_due(int database);
+extern bool lf_epoch_is_due(int database, Oid extension);
 extern int64 lf_epoch_begin(int database, const char *reason);
 extern void lf_epoch_began(int database);
 

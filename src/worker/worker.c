@@ -184,6 +184,7 @@ extension_is_there(void)
 		return false;
 	if (extension != worker.extension && OidIsValid(worker.extension))
 	{
+		lf_queue_quiesce();
 		lf_epoch_forget(worker.database);
 		lf_entry_forget_database(MyDatabaseId);
 	}
@@ -201,13 +202,17 @@ begin_epoch(void *arg)
 static bool
 epoch_is_ready(void)
 {
+	LfEpochView view;
 	XLogRecPtr	end;
 	char	   *problem;
 
-	if (!lf_epoch_is_due(worker.database))
+	if (!lf_epoch_is_due(worker.database, worker.extension))
 		return true;
-	if (!lf_queue_is_empty() && worker.recovered)
+	lf_epoch_look(worker.database, worker.extension, &view);
+	if (view.confirmed && !lf_queue_is_empty() && worker.recovered)
 		return true;			/* a stamp that asks for it can wait for a quiet moment */
+	if (!lf_queue_quiesce())
+		return true;			/* first the queue publishes what it has */
 	if (!lf_transaction_try("beginning an epoch", begin_epoch, NULL, &end, &problem))
 		return false;
 	lf_epoch_began(worker.database);
