@@ -147,6 +147,7 @@ fill_rejection(LfRejection *rejection, const LfWrite *write,
 		rejection->presented_holder = &presented->holder;
 }
 
+/* A sentence; empty when neither row nor resource is known. */
 static char *
 describe_row(const LfWrite *write, const char *key, const LfResource *resource)
 {
@@ -162,11 +163,12 @@ describe_row(const LfWrite *write, const char *key, const LfResource *resource)
 			appendStringInfo(&text, ", row %s", key);
 		appendStringInfoString(&text, resource != NULL ? ", resource " : "");
 	}
-	else
+	else if (resource != NULL)
 		appendStringInfoString(&text, "Resource ");
 	if (resource != NULL)
 		appendStringInfo(&text, "\"%.*s\"", resource->length, resource->name);
-	appendStringInfoChar(&text, '.');
+	if (text.len > 0)
+		appendStringInfoChar(&text, '.');
 	return text.data;
 }
 
@@ -282,7 +284,8 @@ lf_reject_raise(const LfWrite *write, const LfResource *resource,
 			ereport(ERROR,
 					(errcode(LF_ERRCODE_UNKNOWN),
 					 errmsg("token %lld is unknown", (long long) verdict->token),
-					 errdetail("%s The token was never minted in this database, or before its present epoch.", where),
+					 errdetail("%s%sThe token was never minted in this database, or before its present epoch.",
+							   where, where[0] == '\0' ? "" : " "),
 					 errhint("Acquire the lease and use the token that it answers.")));
 			break;
 		case LF_REASON_WRONG_ROLE:
