@@ -203,7 +203,10 @@ raise_superseded(const LfVerdict *verdict, const char *what, const char *where,
 
 	initStringInfo(&detail);
 	appendStringInfoString(&detail, where);
-	if (verdict->current.token > verdict->token)
+	if (verdict->current.token > verdict->token &&
+		verdict->current.token != current->state.token)
+		appendStringInfoString(&detail, " The row was written under that token, which is not of the lease's present grant.");
+	else if (verdict->current.token > verdict->token)
 		appendStringInfo(&detail, " The newer grant was made %s ago%s%s.",
 						 seconds(GetCurrentTimestamp() - current->granted_at),
 						 may_read_audit() ? ", to holder " : "",
