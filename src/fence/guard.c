@@ -355,7 +355,9 @@ lf_drop_replicated(PG_FUNCTION_ARGS)
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
-		elog(ERROR, "lease_fence.drop_replicated() can only be called as a trigger");
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("lease_fence.drop_replicated() can only be called as a trigger")));
 	if (IsLogicalWorker())
 		return PointerGetDatum(NULL);
 	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
