@@ -239,6 +239,16 @@ raise_over(const LfVerdict *verdict, const char *what, const char *where)
 }
 
 static void
+raise_truncate(const char *where)
+{
+	ereport(ERROR,
+			(errcode(LF_ERRCODE_MISSING),
+			 errmsg("write refused: a table that is guarded row by row cannot be truncated"),
+			 errdetail("%s It would take the leases of all its rows.", where),
+			 errhint("DELETE the rows under their leases, or guard the table as a whole: with a template without columns.")));
+}
+
+static void
 raise_missing(const LfResource *resource, const char *column,
 			  const LfVerdict *verdict, const char *where)
 {
@@ -307,9 +317,11 @@ lf_reject_raise(const LfWrite *write, const LfResource *resource,
 					 errdetail("%s What this statement reads may be from before the lease was taken.", where),
 					 errhint("Retry the transaction: take the lease first, then read.")));
 			break;
+		case LF_REASON_TRUNCATE:
+			raise_truncate(where);
+			break;
 		case LF_REASON_MISSING:
 		case LF_REASON_NO_RESOURCE:
-		case LF_REASON_TRUNCATE:
 		case LF_REASON_BYPASS:
 			raise_missing(resource, column, verdict, where);
 			break;
