@@ -239,15 +239,23 @@ lf_epoch_raise_floor(int64 stamp)
 	lf_database_wake(database);
 }
 
+/*
+ * The place may still hold what an extension that was dropped has left, or a
+ * database that was dropped: that says nothing of ours.
+ */
 bool
-lf_epoch_look(int database, LfEpochView *view)
+lf_epoch_look(int database, Oid extension, LfEpochView *view)
 {
 	LfEpochState *state = &states[database];
 
+	memset(view, 0, sizeof(*view));
 	LWLockAcquire(lf_lwlock(LF_LOCK_EPOCHS), LW_SHARED);
-	view->id = state->id;
-	view->floor = (int64) pg_atomic_read_u64(&state->floor);
-	view->confirmed = view->floor != 0;
+	if (state->database == MyDatabaseId && state->extension == extension)
+	{
+		view->id = state->id;
+		view->floor = (int64) pg_atomic_read_u64(&state->floor);
+		view->confirmed = view->floor != 0;
+	}
 	LWLockRelease(lf_lwlock(LF_LOCK_EPOCHS));
 	return view->id != 0;
 }
@@ -292,14 +300,14 @@ lf_epoch_forget_other(int database, Oid extension)
 
 /* Does a stamp in a guarded table stand above all that was minted? */
 static bool
-stamp_is_ahead(int database)
+stamp_is_ahead(int database, Oid extension)
 {
 	int64		stamp = (int64) pg_atomic_read_u64(&states[database].stamp);
 	LfEpochView view;
 
 	if (stamp == 0)
 		return false;
-	return lf_epoch_look(database, &view) && stamp > view.floor &&
+	return lf_epoch_look(database, extension, &view) && stamp > view.floor &&
 		stamp > lf_grants_last_token();
 }
 
@@ -316,12 +324,12 @@ lock_own_tables(LOCKMODE mode)
 
 /* In a transaction, our tables locked. */
 static LfEpochNeed
-look_at_need(int database, bool confirmed)
+look_at_need(int database, Oid extension, bool confirmed)
 {
 	Epoch		last;
 
 	if (confirmed)
-		return stamp_is_ahead(database) ? LF_EPOCH_DUE : LF_EPOCH_GOOD;
+		return stamp_is_ahead(database, extension) ? LF_EPOCH_DUE : LF_EPOCH_GOOD;
 	if (!read_last(&last) || !is_present(&last))
 		return LF_EPOCH_DUE;
 	publish(database, &last);
@@ -330,12 +338,12 @@ look_at_need(int database, bool confirmed)
 
 /* A stamp that cannot be compared yet is kept for the next look. */
 LfEpochNeed
-lf_epoch_need(int database)
+lf_epoch_need(int database, Oid extension)
 {
 	LfEpochView view;
 	LfEpochNeed need;
 
-	lf_epoch_look(database, &view);
+	lf_epoch_look(database, extension, &view);
 	if (view.confirmed && pg_atomic_read_u64(&states[database].stamp) == 0)
 		return LF_EPOCH_GOOD;
 
@@ -344,7 +352,7 @@ lf_epoch_need(int database)
 		need = view.confirmed ? LF_EPOCH_GOOD : LF_EPOCH_LATER;
 	else
 	{
-		need = look_at_need(database, view.confirmed);
+		need = look_at_need(database, extension, view.confirmed);
 		if (need == LF_EPOCH_GOOD)
 			pg_atomic_write_u64(&states[database].stamp, 0);
 	}

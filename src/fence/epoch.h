@@ -35,7 +35,8 @@ extern bool lf_epoch_confirmed(int64 *floor);
  */
 extern void lf_epoch_raise_floor(int64 stamp);
 
-extern bool lf_epoch_look(int database, LfEpochView *view);
+/* What is known of this database's epoch under that extension. */
+extern bool lf_epoch_look(int database, Oid extension, LfEpochView *view);
 
 typedef enum LfEpochNeed
 {
@@ -50,7 +51,7 @@ typedef enum LfEpochNeed
  * transaction of the caller's; ends all open grants in the table; the floor, or
  * 0 if a table is locked.  began: after its commit, publishes it.
  */
-extern LfEpochNeed lf_epoch_need(int database);
+extern LfEpochNeed lf_epoch_need(int database, Oid extension);
 extern int64 lf_epoch_begin(int database, const char *reason);
 extern void lf_epoch_began(int database);
 

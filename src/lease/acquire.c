@@ -360,6 +360,26 @@ merge_tokens(LfRequestName *names, int count, const LfRequestName *missing)
 	}
 }
 
+/* So that the message is about the one that is in the way, not the first. */
+static void
+find_unavailable(LfRequest *request, const LfRequestName *names, int count)
+{
+	for (int i = 0; i < count; i++)
+	{
+		const LfResource *resource = &names[i].resource;
+		LfGrantState state;
+
+		if (!lf_entry_look(resource, lf_resource_hash(resource), &state))
+			continue;
+		if (request->blocked_token != 0 ? state.token == request->blocked_token :
+			lf_grant_is_live(&state, lf_clock_now()))
+		{
+			request->resource = *resource;
+			return;
+		}
+	}
+}
+
 /* All or none: without the missing ones it keeps nothing of the others. */
 static void
 ask_or_give_back(LfRequestName *names, int count, LfRequestName *missing,
@@ -370,7 +390,10 @@ ask_or_give_back(LfRequestName *names, int count, LfRequestName *missing,
 	PG_TRY();
 	{
 		if (!ask_for_all(missing, missing_count, terms, &request))
+		{
+			find_unavailable(&request, missing, missing_count);
 			raise_not_available(&request);
+		}
 	}
 	PG_CATCH();
 	{

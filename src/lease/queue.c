@@ -639,12 +639,9 @@ epoch_request(void)
 	return NULL;
 }
 
-/*
- * What is under way goes back to its beginning; what is committed is published
- * before, as it stands below the new floor.  False: not yet.
- */
-static bool
-quiesce(void)
+/* What is committed is published before, as it stands below the new floor. */
+bool
+lf_queue_quiesce(void)
 {
 	dlist_iter	iter;
 
@@ -663,7 +660,7 @@ begin_requested_epoch(int database, LfPending *pending, LfClock *next)
 {
 	char	   *problem = NULL;
 
-	if (!quiesce())
+	if (!lf_queue_quiesce())
 		return;
 	if (!lf_transaction_try("beginning an epoch", begin_epoch_work, pending,
 							&pending->end, &problem))

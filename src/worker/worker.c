@@ -194,7 +194,10 @@ extension_is_there(void)
 		return OidIsValid(worker.extension);	/* not known: as before */
 	if (extension != worker.extension &&
 		lf_epoch_forget_other(worker.database, extension))
+	{
+		lf_queue_quiesce();
 		lf_entry_forget_database(MyDatabaseId);
+	}
 	worker.extension = extension;
 	return OidIsValid(extension);
 }
@@ -210,11 +213,12 @@ begin_epoch(void *arg)
 static bool
 epoch_is_ready(void)
 {
+	LfEpochView view;
 	XLogRecPtr	end;
 	char	   *problem;
 	int64		floor = 0;
 
-	switch (lf_epoch_need(worker.database))
+	switch (lf_epoch_need(worker.database, worker.extension))
 	{
 		case LF_EPOCH_GOOD:
 			return true;
@@ -223,8 +227,9 @@ epoch_is_ready(void)
 		case LF_EPOCH_DUE:
 			break;
 	}
-	if (!lf_queue_is_empty() && worker.recovered)
-		return true;			/* a stamp that asks for it can wait for a quiet moment */
+	lf_epoch_look(worker.database, worker.extension, &view);
+	if (!lf_queue_quiesce())
+		return view.confirmed;	/* first the queue publishes what it has */
 	if (!lf_transaction_try("beginning an epoch", begin_epoch, &floor, &end, &problem) ||
 		floor == 0)
 		return false;
