@@ -121,10 +121,18 @@ wait_for_writers(int64 token, long ms)
 		LockTimeout = users_timeout;
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
-		if (!ours || error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-			PG_RE_THROW();
 		FlushErrorState();
+
+		/*
+		 * Also before an error goes on: else it would end this subtransaction
+		 * alone, and a deadlock's victim keep its locks until its client says
+		 * ROLLBACK.
+		 */
 		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (!ours || error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			ReThrowError(error);
 		FreeErrorData(error);
 	}
 	PG_END_TRY();
