@@ -15,7 +15,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(start_node session has_test_points at_point point stock
+our @EXPORT = qw(start_node set session has_test_points at_point point stock
   wait_for_drain wait_for_lease_wait until_true log_since);
 
 # A server with the extension, a guarded table and rows 1 to 9 of 100 each.
@@ -78,6 +78,18 @@ sub wait_for_lease_wait
 	return;
 }
 
+# Changes a setting of the running server, for new sessions and for those that
+# look at their settings between two statements.
+sub set
+{
+	my ($node, $name, $value) = @_;
+
+	$node->safe_psql('postgres', "ALTER SYSTEM SET $name = '$value'");
+	$node->reload;
+	until_true($node, "SELECT current_setting('$name') = '$value'", "$name is $value");
+	return;
+}
+
 # ---- points of a build for tests ----
 
 sub has_test_points
@@ -93,15 +105,7 @@ sub point
 	my ($node, $value) = @_;
 	my $from = -s $node->logfile;
 
-	$node->adjust_conf('postgresql.conf', 'lease_fence.test_point', "'$value'");
-	$node->reload;
-	# Every process that is to meet it has to have seen it.
-	$node->poll_query_until('postgres',
-		"SELECT current_setting('lease_fence.test_point') = '$value'");
-	$node->poll_query_until('postgres',
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'lease_fence%'"
-		  . " AND wait_event IS NULL AND state IS DISTINCT FROM 'idle' AND state IS NOT NULL")
-	  if $value eq '';
+	set($node, 'lease_fence.test_point', $value);
 	return $from;
 }
 

@@ -19,10 +19,7 @@ my $node = start_node('drain', conf => "lease_fence.drain_timeout = '2min'\n");
 sub drain_timeout
 {
 	my ($value) = @_;
-	$node->adjust_conf('postgresql.conf', 'lease_fence.drain_timeout', "'$value'");
-	$node->reload;
-	$node->poll_query_until('postgres',
-		"SELECT current_setting('lease_fence.drain_timeout') = '$value'");
+	set($node, 'lease_fence.drain_timeout', $value);
 	return;
 }
 
