@@ -122,6 +122,12 @@ wait_for_writers(int64 token, long ms)
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
+
+		/*
+		 * Also before an error goes on: else it would end this subtransaction
+		 * alone, and a deadlock's victim keep its locks until its client says
+		 * ROLLBACK.
+		 */
 		RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_END_TRY();
