@@ -289,6 +289,15 @@ foreach my $name (sort keys %exists)
 	like($reference, qr/\(#$name\)/, "$name is in the table of contents");
 }
 
+foreach my $name (
+	map { $_->[0] } query_rows(
+		q(SELECT DISTINCT proname FROM pg_proc
+		  WHERE pronamespace = 'lease_fence'::regnamespace ORDER BY 1)))
+{
+	like($reference, qr/^### $name$|`$name\(\)`/m, "the reference speaks of $name()")
+	  unless exists $exists{$name};
+}
+
 my %context = (
 	user => 'anybody',
 	superuser => 'superuser',
