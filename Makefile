@@ -25,6 +25,7 @@ OBJS = \
 	src/fence/present.o \
 	src/fence/protect.o \
 	src/fence/reject.o \
+	src/fence/stamp.o \
 	src/fence/template.o \
 	src/fence/token_lock.o \
 	src/fence/truncate.o \

@@ -233,6 +233,8 @@ CREATE VIEW lease_fence.guards AS
            CASE t.tgenabled WHEN 'A' THEN 'always' WHEN 'D' THEN 'disabled'
                             WHEN 'R' THEN 'replica' ELSE 'origin' END AS enabled
     FROM pg_catalog.pg_trigger t
+    JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid
+                              AND c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p']::pg_catalog."char"[])
     CROSS JOIN LATERAL (
         SELECT pg_catalog.array_agg(pg_catalog.convert_from(
                    pg_catalog.decode(p.part, 'hex'), pg_catalog.getdatabaseencoding())

@@ -15,6 +15,7 @@
 #include "catalog/pg_extension.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
@@ -51,9 +52,18 @@ find_relation(Oid schema, const char *name, Oid *result)
 }
 
 static bool
+find_function(Oid schema, const char *name, oidvector *arguments, Oid *result)
+{
+	*result = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+							  CStringGetDatum(name), PointerGetDatum(arguments),
+							  ObjectIdGetDatum(schema));
+	return OidIsValid(*result);
+}
+
+static bool
 find_all(LfCatalog *catalog)
 {
-	oidvector  *no_arguments = buildoidvector(NULL, 0);
+	Oid			text = TEXTOID;
 	Oid			schema;
 
 	catalog->extension = get_extension_oid(LF_EXTENSION, true);
@@ -63,12 +73,9 @@ find_all(LfCatalog *catalog)
 	if (!OidIsValid(schema) || !schema_is_ours(schema, catalog->extension))
 		return false;
 	catalog->schema = schema;
-	catalog->guard_function =
-		GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
-						CStringGetDatum("guard"),
-						PointerGetDatum(no_arguments),
-						ObjectIdGetDatum(schema));
-	return OidIsValid(catalog->guard_function) &&
+	return find_function(schema, "guard", buildoidvector(NULL, 0), &catalog->guard_function) &&
+		find_function(schema, "begin_epoch", buildoidvector(&text, 1),
+					  &catalog->begin_epoch_function) &&
 		find_relation(schema, "grants", &catalog->grants) &&
 		find_relation(schema, "grants_pkey", &catalog->grants_token_index) &&
 		find_relation(schema, "grants_resource", &catalog->grants_resource_index) &&

@@ -15,6 +15,7 @@ typedef struct LfCatalog
 	Oid			extension;
 	Oid			schema;
 	Oid			guard_function;	/* lease_fence.guard() */
+	Oid			begin_epoch_function;	/* lease_fence.begin_epoch(text) */
 	Oid			grants;
 	Oid			grants_token_index;		/* (token) */
 	Oid			grants_resource_index;	/* (resource, token) */

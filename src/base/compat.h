@@ -9,6 +9,7 @@
 
 #include "access/tupdesc.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_proc.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
@@ -92,12 +93,24 @@ lf_owns_relation(Oid relation, Oid role)
 	return object_ownercheck(RelationRelationId, relation, role);
 }
 
+static inline bool
+lf_may_execute(Oid function, Oid role)
+{
+	return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
+}
+
 #define lf_guc_malloc(size)		guc_malloc(LOG, (size))
 #else
 static inline bool
 lf_owns_relation(Oid relation, Oid role)
 {
 	return pg_class_ownercheck(relation, role);
+}
+
+static inline bool
+lf_may_execute(Oid function, Oid role)
+{
+	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
 }
 
 /* What a check hook puts into *extra is freed by guc.c with free(). */
@@ -112,6 +125,17 @@ lf_lock_try(const LOCKTAG *tag, LOCKMODE mode, bool session)
 	return LockAcquireExtended(tag, mode, session, true, false, NULL, false);
 #else
 	return LockAcquireExtended(tag, mode, session, true, false, NULL);
+#endif
+}
+
+/* Does this process hold the lock, in its transaction? */
+static inline bool
+lf_lock_held(const LOCKTAG *tag, LOCKMODE mode)
+{
+#if PG_VERSION_NUM >= 170000
+	return LockHeldByMe(tag, mode, false);
+#else
+	return LockHeldByMe(tag, mode);
 #endif
 }
 

@@ -20,10 +20,15 @@
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+/* Of who began the transaction: its end leaves another one behind. */
+static MemoryContext callers_context = NULL;
 
 void
 lf_transaction_begin(const char *activity)
 {
+	callers_context = CurrentMemoryContext;
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
@@ -36,8 +41,27 @@ lf_transaction_commit(void)
 {
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+	MemoryContextSwitchTo(callers_context);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	return XactLastCommitEnd;
+}
+
+/*
+ * What goes wrong again and again is one line a minute.
+ */
+static void
+report(ErrorData *error)
+{
+	static char last[128] = "";
+	static TimestampTz last_at = 0;
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (strncmp(last, error->message, sizeof(last) - 1) == 0 &&
+		!TimestampDifferenceExceeds(last_at, now, 60000))
+		return;
+	strlcpy(last, error->message, sizeof(last));
+	last_at = now;
+	EmitErrorReport();
 }
 
 bool
@@ -60,7 +84,7 @@ lf_transaction_try(const char *activity, void (*work) (void *arg),
 
 		MemoryContextSwitchTo(caller);
 		error = CopyErrorData();
-		EmitErrorReport();
+		report(error);
 		FlushErrorState();
 		AbortCurrentTransaction();
 		pgstat_report_activity(STATE_IDLE, NULL);

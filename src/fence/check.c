@@ -103,6 +103,29 @@ grant_admits(const LfGrantState *state, bool accept_lapsed, LfVerdict *verdict)
 }
 
 /*
+ * What the table says of a grant that is not the entry's, or has none.  One that
+ * is its resource's latest and not over is good, but could not be brought into
+ * memory: that is no verdict on it.
+ */
+static LfReason
+reason_in_table(const LfGrant *grant)
+{
+	LfGrant		latest;
+
+	if (lf_grants_latest(&grant->resource, &latest) &&
+		latest.state.token > grant->state.token)
+		return LF_REASON_SUPERSEDED;
+	if (grant->state.over != LF_OVER_NOT)
+		return reason_of_over(&grant->state);
+	ereport(ERROR,
+			(errcode(LF_ERRCODE_WORKER),
+			 errmsg("the grant of token %lld cannot be looked at now",
+					(long long) grant->state.token),
+			 errdetail("Either a new grant of its resource is being made, or there is no room in memory for it."),
+			 errhint("Try again. lease_fence.max_leases and max_locks_per_transaction limit what fits into memory.")));
+}
+
+/*
  * Which presented token speaks for this resource, if it is not the current one?
  * Only asked when the write is refused, so a look into the table is no matter.
  */
@@ -123,7 +146,7 @@ classify(const LfResource *resource, int64 floor, LfVerdict *verdict)
 		else if (lf_resource_equal(&grant.resource, resource))
 		{
 			verdict->token = tokens[i];
-			verdict->reason = LF_REASON_SUPERSEDED;
+			verdict->reason = reason_in_table(&grant);
 			break;
 		}
 	}
@@ -135,39 +158,54 @@ classify(const LfResource *resource, int64 floor, LfVerdict *verdict)
 	pfree(tokens);
 }
 
+static bool
+is_latest(const LfResource *resource, int64 token, LfGrant *grant)
+{
+	return lf_grants_latest(resource, grant) && grant->state.token == token;
+}
+
+/* Under the share lock of the token. */
+static bool
+load_locked(const LfResource *resource, int64 token)
+{
+	volatile bool inserted = false;
+	volatile bool filled = false;
+	LfGrant		grant;
+	bool		mine;
+
+	if (!is_latest(resource, token, &grant) || !lf_entry_begin_load(resource, &mine))
+		return false;
+	inserted = mine;
+	PG_TRY();
+	{
+		filled = is_latest(resource, token, &grant) && lf_entry_fill(&grant);
+	}
+	PG_FINALLY();
+	{
+		if (inserted && !filled)
+			lf_entry_cancel_load(resource);
+	}
+	PG_END_TRY();
+	return filled;
+}
+
 /*
- * The entry is not in memory.  A presented token that is the resource's latest
- * in the table may bring it back, under that token's share lock: no mint can
- * pass us then.  The entry stands there as loading before the table is read,
- * so that whoever ends the grant meanwhile leaves a mark on it.
+ * The entry is not in memory.  A token that is the resource's latest in the
+ * table may bring it back, under that token's share lock: no mint can pass us
+ * then.  A reader with another token inserts nothing.  The entry stands there as
+ * loading before the table is read for good, so that whoever ends the grant
+ * meanwhile leaves a mark on it.
  */
 bool
 lf_check_load(const LfResource *resource, int64 token)
 {
-	LfGrant		grant;
-	volatile bool filled = false;
+	bool		loaded;
 
-	if (!lf_grants_by_token(token, &grant) ||
-		!lf_resource_equal(&grant.resource, resource) ||
-		!lf_token_lock_share(token))
+	if (!lf_token_lock_share(token))
 		return false;
-	PG_TRY();
-	{
-		if (lf_entry_begin_load(resource) &&
-			lf_grants_latest(resource, &grant) && grant.state.token == token)
-		{
-			lf_entry_fill(&grant);
-			filled = true;
-		}
-	}
-	PG_FINALLY();
-	{
-		if (!filled)
-			lf_entry_cancel_load(resource);
-	}
-	PG_END_TRY();
+	loaded = load_locked(resource, token);
 	lf_token_unlock_share(token);
-	return filled;
+	return loaded;
 }
 
 static bool
@@ -179,11 +217,24 @@ load_entry(const LfResource *resource, int64 floor)
 
 	for (int i = 0; !loaded && i < count; i++)
 	{
-		if (tokens[i] > floor)
+		LfGrant		grant;
+
+		if (tokens[i] > floor && lf_grants_by_token(tokens[i], &grant) &&
+			lf_resource_equal(&grant.resource, resource))
 			loaded = lf_check_load(resource, tokens[i]);
 	}
 	pfree(tokens);
 	return loaded;
+}
+
+/* Who only observes takes no lock: what the table says will do. */
+static void
+read_unlocked(const LfResource *resource, LfGrantState *state)
+{
+	LfGrant		grant;
+
+	if (lf_grants_latest(resource, &grant))
+		*state = grant.state;
 }
 
 /*
@@ -192,15 +243,17 @@ load_entry(const LfResource *resource, int64 floor)
  */
 static bool
 first_look(const LfResource *resource, uint32 hash, int64 floor,
-		   bool accept_lapsed, LfVerdict *verdict)
+		   bool accept_lapsed, bool observing, LfVerdict *verdict)
 {
 	LfGrantState *state = &verdict->current;
-	bool		there = lf_entry_look(resource, hash, state);
+	bool		there = lf_entry_look(resource, hash, state) && !state->loading;
 
-	if ((!there || state->loading) && load_entry(resource, floor))
-		there = lf_entry_look(resource, hash, state);
-	if (!there || state->loading)
+	if (!there && !observing && load_entry(resource, floor))
+		there = lf_entry_look(resource, hash, state) && !state->loading;
+	if (!there)
 		memset(state, 0, sizeof(*state));
+	if (!there && observing)
+		read_unlocked(resource, state);
 
 	if (state->token == 0)
 	{
@@ -295,7 +348,7 @@ lf_check_resource(const LfResource *resource, bool accept_lapsed,
 	memset(&verdict->current, 0, sizeof(verdict->current));
 	if (!lf_epoch_confirmed(&floor))
 		refuse_unconfirmed(verdict);
-	else if (first_look(resource, hash, floor, accept_lapsed, verdict) && !observing)
+	else if (first_look(resource, hash, floor, accept_lapsed, observing, verdict) && !observing)
 		lock_and_look(resource, hash, accept_lapsed, verdict);
 }
 
@@ -318,7 +371,7 @@ lf_check_token(int64 token, LfVerdict *verdict, LfResource *resource)
 		uint32		hash = lf_resource_hash(&grant.resource);
 
 		*resource = grant.resource;
-		if (first_look(resource, hash, floor, false, verdict))
+		if (first_look(resource, hash, floor, false, false, verdict))
 			lock_and_look(resource, hash, false, verdict);
 	}
 }

@@ -77,6 +77,11 @@ remember_termination(LfMint *mint, int pid)
 {
 	LfTermination *termination;
 
+	for (int i = 0; i < mint->termination_count; i++)
+	{
+		if (mint->terminations[i].pid == pid)
+			return;				/* signalled again */
+	}
 	if (mint->terminations == NULL)
 		mint->terminations = palloc(sizeof(LfTermination));
 	else

@@ -42,6 +42,7 @@ typedef struct LfEntries
 	int			free_head;
 	int			end_head;
 	int			hand;			/* where eviction looks next */
+	LfClock		since;			/* what is remembered begins here */
 } LfEntries;
 
 static LfEntries *entries = NULL;
@@ -129,6 +130,7 @@ lf_entry_shmem_init(void)
 	entries->bucket_count = count_buckets();
 	entries->end_head = NO_SLOT;
 	entries->hand = 0;
+	entries->since = lf_clock_now();
 	for (int i = 0; i < entries->bucket_count; i++)
 		buckets[i] = NO_SLOT;
 	for (int i = 0; i < entries->slot_count; i++)
@@ -137,6 +139,12 @@ lf_entry_shmem_init(void)
 		slots[i].next = i + 1 < entries->slot_count ? i + 1 : NO_SLOT;
 	}
 	entries->free_head = 0;
+}
+
+LfClock
+lf_entry_memory_since(void)
+{
+	return entries->since;
 }
 
 static inline LWLock *
@@ -316,23 +324,40 @@ lf_entry_read(const LfResource *resource, LfGrant *grant)
 	return slot != NULL;
 }
 
+/*
+ * Locks the partition of a slot that was found by its number, if the slot is in
+ * use and the database's; NULL if not.
+ */
+static LWLock *
+lock_slot(LfSlot *slot, Oid database, LWLockMode mode)
+{
+	LWLock	   *lock;
+
+	if (!slot->used || slot->grant.resource.database != database)
+		return NULL;
+	pg_read_barrier();			/* pairs with the one where it comes into use */
+	lock = partition_lock(slot->hash);
+	LWLockAcquire(lock, mode);
+	if (slot->used && slot->grant.resource.database == database &&
+		lock == partition_lock(slot->hash))
+		return lock;
+	LWLockRelease(lock);
+	return NULL;
+}
+
 bool
 lf_entry_next(Oid database, int *cursor, LfGrant *grant)
 {
 	while (*cursor < entries->slot_count)
 	{
 		LfSlot	   *slot = &slots[(*cursor)++];
-		LWLock	   *lock = partition_lock(slot->hash);
-		bool		found;
+		LWLock	   *lock = lock_slot(slot, database, LW_SHARED);
 
-		LWLockAcquire(lock, LW_SHARED);
-		found = slot->used && slot->grant.resource.database == database &&
-			lock == partition_lock(slot->hash);
-		if (found)
-			*grant = slot->grant;
+		if (lock == NULL)
+			continue;
+		*grant = slot->grant;
 		LWLockRelease(lock);
-		if (found)
-			return true;
+		return true;
 	}
 	return false;
 }
@@ -351,13 +376,14 @@ set_over(LfSlot *slot, LfOver how)
 }
 
 bool
-lf_entry_begin_load(const LfResource *resource)
+lf_entry_begin_load(const LfResource *resource, bool *inserted)
 {
 	uint32		hash = lf_resource_hash(resource);
 	LWLock	   *lock = partition_lock(hash);
 	LfGrantState state;
 	LfSlot	   *fresh;
 
+	*inserted = false;
 	if (lf_entry_look(resource, hash, &state))
 		return true;
 	fresh = take_slot();
@@ -372,9 +398,11 @@ lf_entry_begin_load(const LfResource *resource)
 		fresh->grant.resource = *resource;
 		fresh->grant.state.loading = true;
 		fresh->grant.state.owner = -1;
+		pg_write_barrier();		/* who sees it used sees its hash */
 		fresh->used = true;
 		fresh->next = *bucket_of(hash);
 		*bucket_of(hash) = fresh - slots;
+		*inserted = true;
 		fresh = NULL;
 	}
 	LWLockRelease(lock);
@@ -383,12 +411,13 @@ lf_entry_begin_load(const LfResource *resource)
 	return true;
 }
 
-void
+bool
 lf_entry_fill(const LfGrant *grant)
 {
 	uint32		hash = lf_resource_hash(&grant->resource);
 	LWLock	   *lock = partition_lock(hash);
 	LfSlot	   *slot;
+	bool		loaded;
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	slot = find_slot(&grant->resource, hash);
@@ -404,7 +433,9 @@ lf_entry_fill(const LfGrant *grant)
 		if (over != LF_OVER_NOT && grant->state.over == LF_OVER_NOT)
 			set_over(slot, over);
 	}
+	loaded = slot != NULL && slot->grant.state.token == grant->state.token;
 	LWLockRelease(lock);
+	return loaded;
 }
 
 void
@@ -601,17 +632,11 @@ lf_entry_sweep(Oid database, LfOwnerCheck alive, int *live)
 	*live = 0;
 	for (int i = 0; i < entries->slot_count; i++)
 	{
-		LfSlot	   *slot = &slots[i];
-		LWLock	   *lock;
+		LWLock	   *lock = lock_slot(&slots[i], database, LW_EXCLUSIVE);
 
-		/* A slot that comes into use right now is the worker's own doing. */
-		if (!slot->used || slot->grant.resource.database != database)
+		if (lock == NULL)
 			continue;
-		lock = partition_lock(slot->hash);
-		LWLockAcquire(lock, LW_EXCLUSIVE);
-		if (slot->used && slot->grant.resource.database == database &&
-			lock == partition_lock(slot->hash))
-			next = Min(next, sweep_slot(slot, lf_clock_now(), alive, live));
+		next = Min(next, sweep_slot(&slots[i], lf_clock_now(), alive, live));
 		LWLockRelease(lock);
 	}
 	return next;
@@ -621,14 +646,13 @@ lf_entry_sweep(Oid database, LfOwnerCheck alive, int *live)
 static bool
 read_end(LfSlot *slot, Oid database, LfEnd *end)
 {
-	LWLock	   *lock = partition_lock(slot->hash);
+	LWLock	   *lock = lock_slot(slot, database, LW_SHARED);
 	const LfGrantState *state = &slot->grant.state;
 	bool		ended;
 
-	LWLockAcquire(lock, LW_SHARED);
-	ended = slot->used && slot->in_end_list &&
-		slot->grant.resource.database == database &&
-		lock == partition_lock(slot->hash);
+	if (lock == NULL)
+		return false;
+	ended = slot->in_end_list;
 	if (ended)
 	{
 		end->slot = slot - slots;
@@ -669,11 +693,11 @@ void
 lf_entry_end_written(const LfEnd *end)
 {
 	LfSlot	   *slot = &slots[end->slot];
-	LWLock	   *lock = partition_lock(slot->hash);
+	LWLock	   *lock = lock_slot(slot, MyDatabaseId, LW_EXCLUSIVE);
 
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	if (slot->used && slot->in_end_list && slot->grant.state.token == end->token &&
-		lock == partition_lock(slot->hash))
+	if (lock == NULL)
+		return;
+	if (slot->in_end_list && slot->grant.state.token == end->token)
 	{
 		unlist_end(slot);
 		slot->end_written = true;
@@ -701,19 +725,12 @@ lf_entry_forget_database(Oid database)
 {
 	for (int i = 0; i < entries->slot_count; i++)
 	{
-		LfSlot	   *slot = &slots[i];
-		LWLock	   *lock = partition_lock(slot->hash);
-		bool		gone = false;
+		LWLock	   *lock = lock_slot(&slots[i], database, LW_EXCLUSIVE);
 
-		LWLockAcquire(lock, LW_EXCLUSIVE);
-		if (slot->used && slot->grant.resource.database == database &&
-			lock == partition_lock(slot->hash))
-		{
-			unchain(slot);
-			gone = true;
-		}
+		if (lock == NULL)
+			continue;
+		unchain(&slots[i]);
 		LWLockRelease(lock);
-		if (gone)
-			give_back(slot);
+		give_back(&slots[i]);
 	}
 }

@@ -82,13 +82,14 @@ extern bool lf_entry_read(const LfResource *resource, LfGrant *grant);
 extern bool lf_entry_next(Oid database, int *cursor, LfGrant *grant);
 
 /*
- * Loading.  begin_load: the entry stands there as loading afterwards, whoever
- * put it; false when there is no room.  fill: what the table says (state.token
- * 0: nothing); an "over" set meanwhile stays.  cancel_load: the caller may not
- * fill it; goes unless somebody else has begun to use it.
+ * Loading.  begin_load: the entry stands there as loading afterwards, unless it
+ * is loaded already; *inserted: by this call; false when there is no room.
+ * fill: what the table says (state.token 0: nothing); an "over" set meanwhile
+ * stays; false if another grant stands there.  cancel_load: for who inserted it
+ * and may not fill it; it stays if somebody has begun to use it.
  */
-extern bool lf_entry_begin_load(const LfResource *resource);
-extern void lf_entry_fill(const LfGrant *grant);
+extern bool lf_entry_begin_load(const LfResource *resource, bool *inserted);
+extern bool lf_entry_fill(const LfGrant *grant);
 extern void lf_entry_cancel_load(const LfResource *resource);
 
 /*
@@ -145,6 +146,9 @@ extern bool lf_entry_end_is_pending(const LfResource *resource);
 
 /* Forgets all entries of a database: it was dropped, or begins a new epoch. */
 extern void lf_entry_forget_database(Oid database);
+
+/* When this memory began: the server's start, or its restart after a crash. */
+extern LfClock lf_entry_memory_since(void);
 
 extern bool lf_grant_is_live(const LfGrantState *state, LfClock now);
 

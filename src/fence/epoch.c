@@ -21,18 +21,17 @@
 #include "base/database.h"
 #include "base/shmem.h"
 #include "base/transaction.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fence/entry.h"
 #include "fence/epoch.h"
 #include "fence/grants.h"
 #include "fence/mint.h"
+#include "fence/stamp.h"
 #include "port/atomics.h"
 #include "storage/lmgr.h"
 #include "storage/shmem.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -73,9 +72,14 @@ typedef struct LfEpochState
 	int64		id;
 	pg_atomic_uint64 floor;
 	pg_atomic_uint64 stamp;		/* highest that protect() found */
+	pg_atomic_uint32 asked;		/* a session presents a token, or asks for one */
 } LfEpochState;
 
 static LfEpochState *states = NULL;
+
+/* Backend: what a protect() of this transaction found. */
+static int64 found_stamp = 0;
+static bool callback_registered = false;
 
 /* Worker: begun in a transaction that has not committed yet. */
 static Epoch begun;
@@ -99,6 +103,7 @@ lf_epoch_shmem_init(void)
 		memset(&states[i], 0, sizeof(LfEpochState));
 		pg_atomic_init_u64(&states[i].floor, 0);
 		pg_atomic_init_u64(&states[i].stamp, 0);
+		pg_atomic_init_u32(&states[i].asked, 0);
 	}
 }
 
@@ -217,18 +222,18 @@ lf_epoch_confirmed(int64 *floor)
 		*floor = last.floor;
 		return true;
 	}
+	pg_atomic_write_u32(&state->asked, 1);
 	lf_database_want(database);
-	lf_database_wake(database);
 	return false;
 }
 
-void
-lf_epoch_raise_floor(int64 stamp)
+static void
+raise_floor(int64 stamp)
 {
 	int			database = lf_database_mine();
 	uint64		known;
 
-	if (database < 0 || stamp <= 0)
+	if (database < 0)
 		return;
 	known = pg_atomic_read_u64(&states[database].stamp);
 	while (known < (uint64) stamp &&
@@ -236,7 +241,28 @@ lf_epoch_raise_floor(int64 stamp)
 										   (uint64) stamp))
 		;
 	lf_database_want(database);
-	lf_database_wake(database);
+}
+
+/* A protect() that is rolled back has found nothing. */
+static void
+end_of_transaction(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_COMMIT && found_stamp > 0)
+		raise_floor(found_stamp);
+	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+		event == XACT_EVENT_PREPARE)
+		found_stamp = 0;
+}
+
+void
+lf_epoch_raise_floor(int64 stamp)
+{
+	if (!callback_registered)
+	{
+		RegisterXactCallback(end_of_transaction, NULL);
+		callback_registered = true;
+	}
+	found_stamp = Max(found_stamp, stamp);
 }
 
 /*
@@ -318,33 +344,46 @@ lock_own_tables(LOCKMODE mode)
 	const LfCatalog *catalog = lf_catalog_required();
 
 	return ConditionalLockRelationOid(catalog->epochs, mode) &&
-		ConditionalLockRelationOid(catalog->grants, mode) &&
+		ConditionalLockRelationOid(catalog->epochs_index, AccessShareLock) &&
+		ConditionalLockRelationOid(catalog->grants, mode) && lf_grants_try_lock() &&
 		ConditionalLockRelationOid(catalog->guard_modes, AccessShareLock);
+}
+
+/* What was raised above it meanwhile stays for the next look. */
+static void
+forget_stamp(int database, uint64 up_to)
+{
+	uint64		known = pg_atomic_read_u64(&states[database].stamp);
+
+	if (known <= up_to)
+		pg_atomic_compare_exchange_u64(&states[database].stamp, &known, 0);
 }
 
 /* In a transaction, our tables locked. */
 static LfEpochNeed
-look_at_need(int database, Oid extension, bool confirmed)
+look_at_need(int database, Oid extension, bool confirmed, bool needed)
 {
 	Epoch		last;
 
 	if (confirmed)
 		return stamp_is_ahead(database, extension) ? LF_EPOCH_DUE : LF_EPOCH_GOOD;
 	if (!read_last(&last) || !is_present(&last))
-		return LF_EPOCH_DUE;
+		return needed || pg_atomic_read_u32(&states[database].asked) != 0 ?
+			LF_EPOCH_DUE : LF_EPOCH_LATER;
 	publish(database, &last);
 	return LF_EPOCH_GOOD;
 }
 
 /* A stamp that cannot be compared yet is kept for the next look. */
 LfEpochNeed
-lf_epoch_need(int database, Oid extension)
+lf_epoch_need(int database, Oid extension, bool needed)
 {
+	uint64		stamp = pg_atomic_read_u64(&states[database].stamp);
 	LfEpochView view;
 	LfEpochNeed need;
 
 	lf_epoch_look(database, extension, &view);
-	if (view.confirmed && pg_atomic_read_u64(&states[database].stamp) == 0)
+	if (view.confirmed && stamp == 0)
 		return LF_EPOCH_GOOD;
 
 	lf_transaction_begin("confirming the epoch");
@@ -352,72 +391,12 @@ lf_epoch_need(int database, Oid extension)
 		need = view.confirmed ? LF_EPOCH_GOOD : LF_EPOCH_LATER;
 	else
 	{
-		need = look_at_need(database, extension, view.confirmed);
-		if (need == LF_EPOCH_GOOD)
-			pg_atomic_write_u64(&states[database].stamp, 0);
+		need = look_at_need(database, extension, view.confirmed, needed);
+		if (need == LF_EPOCH_GOOD && view.confirmed)
+			forget_stamp(database, stamp);
 	}
 	lf_transaction_commit();
 	return need;
-}
-
-/* Locks a guarded table and all its partitions, or none of it counts. */
-static bool
-lock_all(Oid relation)
-{
-	ListCell   *cell;
-
-	foreach(cell, find_all_inheritors(relation, NoLock, NULL))
-	{
-		if (!ConditionalLockRelationOid(lfirst_oid(cell), AccessShareLock))
-			return false;
-	}
-	return true;
-}
-
-static int64
-stamp_of_table(Oid relation, const char *column)
-{
-	AttrNumber	number = get_attnum(relation, column);
-	char	   *schema = get_namespace_name(get_rel_namespace(relation));
-	char	   *name = get_rel_name(relation);
-	char	   *query;
-	bool		isnull;
-
-	/* Renamed, dropped or locked meanwhile: check() tells of what is left out. */
-	if (!lock_all(relation) || schema == NULL || name == NULL ||
-		number == InvalidAttrNumber || get_atttype(relation, number) != INT8OID)
-		return 0;
-	query = psprintf("SELECT pg_catalog.max(%s) FROM %s", quote_identifier(column),
-					 quote_qualified_identifier(schema, name));
-	if (SPI_execute(query, true, 1) != SPI_OK_SELECT || SPI_processed != 1)
-		return 0;
-	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
-									   1, &isnull));
-}
-
-/* The largest stamp in any guarded table. */
-static int64
-largest_stamp(void)
-{
-	SPITupleTable *guards;
-	uint64		count;
-	int64		largest = 0;
-
-	SPI_execute("SELECT relation::pg_catalog.oid, token_column FROM lease_fence.guards",
-				true, 0);
-	guards = SPI_tuptable;
-	count = SPI_processed;
-	for (uint64 i = 0; i < count; i++)
-	{
-		bool		isnull;
-		Oid			relation = DatumGetObjectId(SPI_getbinval(guards->vals[i],
-															  guards->tupdesc, 1, &isnull));
-		char	   *column = SPI_getvalue(guards->vals[i], guards->tupdesc, 2);
-
-		if (column != NULL)
-			largest = Max(largest, stamp_of_table(relation, column));
-	}
-	return largest;
 }
 
 static void
@@ -459,7 +438,7 @@ lf_epoch_begin(int database, const char *reason)
 	begun.floor = Max(last.floor, lf_grants_last_token());
 	begun.floor = Max(begun.floor, GetCurrentTimestamp() - START_OF_2025);
 	begun.floor = Max(begun.floor, (int64) pg_atomic_read_u64(&states[database].stamp));
-	begun.floor = Max(begun.floor, largest_stamp());
+	begun.floor = Max(begun.floor, lf_stamp_largest());
 	lf_mint_check_range(begun.floor);
 	insert_epoch(&begun, reason);
 	SPI_execute("UPDATE lease_fence.grants SET ended_at = pg_catalog.clock_timestamp(), how_ended = 'epoch'"
@@ -476,7 +455,8 @@ void
 lf_epoch_began(int database)
 {
 	publish(database, &begun);
-	pg_atomic_write_u64(&states[database].stamp, 0);
+	forget_stamp(database, (uint64) begun.floor);
+	pg_atomic_write_u32(&states[database].asked, 0);
 	lf_entry_forget_database(MyDatabaseId);
 	ereport(LOG,
 			(errmsg("lease_fence: epoch %lld begins, every token up to %lld is refused",

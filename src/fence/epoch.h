@@ -30,8 +30,8 @@ extern bool lf_epoch_confirmed(int64 *floor);
 
 /*
  * A stamp in a guarded table that is above every token minted here is the trace
- * of a history that was lost: the worker begins a new epoch above it.  Returns
- * at once.
+ * of a history that was lost: once this transaction has committed, the worker
+ * begins a new epoch above it.
  */
 extern void lf_epoch_raise_floor(int64 stamp);
 
@@ -47,11 +47,12 @@ typedef enum LfEpochNeed
 
 /*
  * Worker.  need: outside a transaction; confirms an unchanged epoch.  A new one
- * is due when the last is not ours, or a stamp asks for it.  begin: in a
+ * is due when the last is not ours and somebody needs it (a restored dump must
+ * find our tables empty), or a stamp asks for it.  begin: in a
  * transaction of the caller's; ends all open grants in the table; the floor, or
  * 0 if a table is locked.  began: after its commit, publishes it.
  */
-extern LfEpochNeed lf_epoch_need(int database, Oid extension);
+extern LfEpochNeed lf_epoch_need(int database, Oid extension, bool needed);
 extern int64 lf_epoch_begin(int database, const char *reason);
 extern void lf_epoch_began(int database);
 

@@ -13,6 +13,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "fence/grants.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -134,10 +135,11 @@ read_grant(HeapTuple tuple, TupleDesc desc, LfGrant *grant)
 
 	/*
 	 * Memory of the deadline is lost.  A transaction's or a session's grant
-	 * does not outlive it; a detached one runs its full ttl again.
+	 * does not outlive it; a detached one runs its full ttl again, from when this
+	 * memory began.
 	 */
 	if (state->scope == LF_SCOPE_DETACHED)
-		state->deadline = lf_clock_after(lf_clock_now(), state->ttl);
+		state->deadline = lf_clock_after(lf_entry_memory_since(), state->ttl);
 	else if (state->over == LF_OVER_NOT)
 		state->over_since = lf_clock_now();
 }
@@ -162,6 +164,16 @@ scan_one(Oid index, ScanKey key, bool backward, LfGrant *grant)
 	index_close(index_relation, AccessShareLock);
 	table_close(table, AccessShareLock);
 	return found;
+}
+
+bool
+lf_grants_try_lock(void)
+{
+	const LfCatalog *catalog = lf_catalog_required();
+
+	return ConditionalLockRelationOid(catalog->grants, AccessShareLock) &&
+		ConditionalLockRelationOid(catalog->grants_token_index, AccessShareLock) &&
+		ConditionalLockRelationOid(catalog->grants_resource_index, AccessShareLock);
 }
 
 bool

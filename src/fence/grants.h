@@ -18,6 +18,12 @@
 extern bool lf_grants_by_token(int64 token, LfGrant *grant);
 extern bool lf_grants_latest(const LfResource *resource, LfGrant *grant);
 
+/*
+ * Worker: locks the table and its indexes for reading, at once or not at all;
+ * REINDEX shuts an index alone.
+ */
+extern bool lf_grants_try_lock(void);
+
 /* The highest token ever minted here, or 0. */
 extern int64 lf_grants_last_token(void);
 

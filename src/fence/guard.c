@@ -11,11 +11,13 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/xact.h"
 #include "base/compat.h"
 #include "fence/check.h"
 #include "fence/guard.h"
 #include "fence/guard_info.h"
 #include "fence/reject.h"
+#include "fence/token_lock.h"
 #include "replication/logicalworker.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -29,7 +31,25 @@ typedef struct GuardCall
 	LfGuardInfo *info;
 	LfWrite		write;
 	TupleDesc	desc;
+	int64		locked;			/* a token that this very call has locked; 0 */
 } GuardCall;
+
+/*
+ * An UPDATE that moves a row to another partition fires DELETE there and INSERT
+ * here after it, in one command.  In the modes that check nothing the stamp
+ * would be lost on the way: it is kept for the INSERT that names the same
+ * resource.
+ */
+typedef struct KeptStamp
+{
+	LocalTransactionId lxid;
+	CommandId	command;
+	bool		deleted;		/* the DELETE has come by */
+	int64		stamp;
+	LfResource	resource;
+} KeptStamp;
+
+static KeptStamp kept;
 
 static int64
 stamp_of(const GuardCall *call, HeapTuple row)
@@ -83,6 +103,14 @@ refuse_unnamed(const GuardCall *call, AttrNumber null_column)
 					&verdict);
 }
 
+/* Who is refused holds up nobody while the audit is written. */
+static void
+let_go(const GuardCall *call)
+{
+	if (call->locked != 0)
+		lf_token_unlock_share(call->locked);
+}
+
 /*
  * Under which token may this row be written?  0 only where a guard is free and
  * nothing covers the row.  The stamp that counts is a stored one: what a new row
@@ -97,9 +125,10 @@ check_row(const GuardCall *call, HeapTuple row, bool needed)
 
 	if (!lf_template_render(call->info->tmpl, row, call->desc, &resource, &null_column))
 	{
-		if (needed)
-			refuse_unnamed(call, null_column);
-		return 0;
+		if (!needed)
+			return 0;
+		let_go(call);
+		refuse_unnamed(call, null_column);
 	}
 	lf_check_resource(&resource, call->info->accept_lapsed, false, &verdict);
 	if (verdict.kind == LF_VERDICT_ACCEPTED)
@@ -115,6 +144,7 @@ check_row(const GuardCall *call, HeapTuple row, bool needed)
 	}
 	if (!needed && verdict.reason == LF_REASON_MISSING)
 		return 0;
+	let_go(call);
 	lf_reject_write(&call->write, &resource, NULL, &verdict);
 }
 
@@ -141,12 +171,14 @@ check_move(GuardCall *call, HeapTuple old_row, HeapTuple new_row)
 	int64		token;
 	int64		old_stamp = stamp_of(call, old_row);
 
-	check_row(call, old_row, true);
+	call->locked = check_row(call, old_row, true);
 	token = check_row(call, new_row, true);
 	if (old_stamp > token)
 	{
 		LfVerdict	verdict;
 
+		lf_token_unlock_share(token);
+		let_go(call);
 		memset(&verdict, 0, sizeof(verdict));
 		verdict.kind = LF_VERDICT_REJECTED;
 		verdict.reason = LF_REASON_SUPERSEDED;
@@ -169,6 +201,35 @@ enforce(GuardCall *call, TriggerEvent event, HeapTuple old_row, HeapTuple new_ro
 	if (same_resource(call, old_row, new_row))
 		return stamp_row(call, new_row, check_row(call, old_row, true));
 	return stamp_row(call, new_row, check_move(call, old_row, new_row));
+}
+
+static void
+keep_for_move(const GuardCall *call, HeapTuple new_row, int64 stamp)
+{
+	AttrNumber	column;
+
+	kept.stamp = 0;
+	if (!lf_template_render(call->info->tmpl, new_row, call->desc, &kept.resource, &column))
+		return;
+	kept.lxid = LF_MY_LXID;
+	kept.command = GetCurrentCommandId(false);
+	kept.deleted = false;
+	kept.stamp = stamp;
+}
+
+/* The stamp that a row brings along from another partition, or 0. */
+static int64
+stamp_of_moved(const GuardCall *call, HeapTuple new_row)
+{
+	LfResource	resource;
+	AttrNumber	column;
+
+	if (kept.stamp == 0 || !kept.deleted || kept.lxid != LF_MY_LXID ||
+		kept.command != GetCurrentCommandId(false) ||
+		!lf_template_render(call->info->tmpl, new_row, call->desc, &resource, &column) ||
+		!lf_resource_equal(&resource, &kept.resource))
+		return 0;
+	return kept.stamp;
 }
 
 /* What enforcing would say: the token, or 0 and one more observed write. */
@@ -204,23 +265,38 @@ observe(GuardCall *call, TriggerEvent event, HeapTuple old_row, HeapTuple new_ro
 	if (TRIGGER_FIRED_BY_DELETE(event))
 	{
 		observe_row(call, old_row, true);
+		kept.deleted = true;
 		return old_row;
 	}
 	if (TRIGGER_FIRED_BY_INSERT(event))
-		return stamp_row(call, new_row, observe_row(call, new_row, !call->info->free_inserts));
+	{
+		token = observe_row(call, new_row, !call->info->free_inserts);
+		return stamp_row(call, new_row, Max(token, stamp_of_moved(call, new_row)));
+	}
 	token = observe_row(call, old_row, true);
 	if (!same_resource(call, old_row, new_row))
 		token = observe_row(call, new_row, true);
-	return stamp_row(call, new_row, Max(token, stamp_of(call, old_row)));
+	token = Max(token, stamp_of(call, old_row));
+	keep_for_move(call, new_row, token);
+	return stamp_row(call, new_row, token);
 }
 
 /* Mode off: the stamp stays what it was, whatever the client wrote. */
 static HeapTuple
 keep_stamp(const GuardCall *call, TriggerEvent event, HeapTuple old_row, HeapTuple new_row)
 {
+	int64		stamp;
+
 	if (TRIGGER_FIRED_BY_DELETE(event))
+	{
+		kept.deleted = true;
 		return old_row;
-	return stamp_row(call, new_row, TRIGGER_FIRED_BY_INSERT(event) ? 0 : stamp_of(call, old_row));
+	}
+	if (TRIGGER_FIRED_BY_INSERT(event))
+		return stamp_row(call, new_row, stamp_of_moved(call, new_row));
+	stamp = stamp_of(call, old_row);
+	keep_for_move(call, new_row, stamp);
+	return stamp_row(call, new_row, stamp);
 }
 
 /* Rows of a subscription were checked where they were written. */
@@ -299,10 +375,10 @@ lf_guard(PG_FUNCTION_ARGS)
 
 	if (IsLogicalWorker())
 		return PointerGetDatum(apply_replicated(&call, trigger->tg_event, old_row, new_row));
-	refuse_late_trigger(&call, trigger->tg_event);
 	switch (call.info->mode)
 	{
 		case LF_MODE_ENFORCE:
+			refuse_late_trigger(&call, trigger->tg_event);
 			return PointerGetDatum(enforce(&call, trigger->tg_event, old_row, new_row));
 		case LF_MODE_OBSERVE:
 			return PointerGetDatum(observe(&call, trigger->tg_event, old_row, new_row));

@@ -90,7 +90,7 @@ load_entry(void *arg)
 	LoadWork   *work = arg;
 	LfGrant		grant;
 
-	work->opened = ConditionalLockRelationOid(lf_catalog_required()->grants, AccessShareLock);
+	work->opened = lf_grants_try_lock();
 	if (!work->opened)
 		return;
 	if (!lf_grants_latest(work->resource, &grant))
@@ -108,17 +108,19 @@ lf_mint_load(const LfResource *resource, LfGrantState *state)
 {
 	uint32		hash = lf_resource_hash(resource);
 	LoadWork	work = {resource, false};
+	bool		inserted;
 	XLogRecPtr	end;
 	char	   *problem;
 
 	if (lf_entry_look(resource, hash, state) && !state->loading)
 		return LF_LOAD_DONE;
-	if (!lf_entry_begin_load(resource))
+	if (!lf_entry_begin_load(resource, &inserted))
 		return LF_LOAD_NO_ROOM;
 	if (lf_transaction_try("loading a grant", load_entry, &work, &end, &problem) &&
 		work.opened && lf_entry_look(resource, hash, state) && !state->loading)
 		return LF_LOAD_DONE;
-	lf_entry_cancel_load(resource);
+	if (inserted)
+		lf_entry_cancel_load(resource);
 	return LF_LOAD_LATER;
 }
 
@@ -469,7 +471,7 @@ settle_entry(void *arg)
 	LfGrant    *grant = arg;
 	LfGrant		latest;
 
-	if (!ConditionalLockRelationOid(lf_catalog_required()->grants, AccessShareLock))
+	if (!lf_grants_try_lock())
 		return;
 	if (!lf_grants_latest(&grant->resource, &latest) ||
 		latest.state.token <= grant->state.token)

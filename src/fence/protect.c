@@ -16,6 +16,8 @@
 #include "base/compat.h"
 #include "base/catalog.h"
 #include "fence/epoch.h"
+#include "fence/grants.h"
+#include "fence/stamp.h"
 #include "fence/protect.h"
 #include "fence/template.h"
 
@@ -431,6 +433,29 @@ largest_stamp(const Protection *protection)
 	return stamp;
 }
 
+/*
+ * Stamps above every token minted here end all leases, since tokens must go on
+ * above them: that is for who may begin an epoch.
+ */
+static void
+check_stamp(const Protection *protection, int64 stamp)
+{
+	if (stamp > lf_stamp_plausible_max())
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("token column \"%s\" of table %s contains %lld, which is no token",
+						protection->token_column, protection->table, (long long) stamp),
+				 errhint("Set such values to 0, which any token supersedes.")));
+	if (stamp > lf_grants_last_token() &&
+		!lf_may_execute(lf_catalog_required()->begin_epoch_function, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("token column \"%s\" of table %s contains %lld, which is above every token minted here",
+						protection->token_column, protection->table, (long long) stamp),
+				 errdetail("Guarding it begins a new epoch, which refuses every token of before."),
+				 errhint("A role that may call lease_fence.begin_epoch() can guard it; or set such values to 0.")));
+}
+
 static void
 make_token_column(const Protection *protection)
 {
@@ -450,6 +475,7 @@ make_token_column(const Protection *protection)
 		run(psprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT 0", table, column));
 	if (protection->column_nullable)
 		run(psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", table, column));
+	check_stamp(protection, stamp);
 	if (stamp > 0)
 		lf_epoch_raise_floor(stamp);
 }

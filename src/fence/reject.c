@@ -17,6 +17,7 @@
 #include "utils/builtins.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
+#include "utils/rls.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
@@ -147,6 +148,17 @@ fill_rejection(LfRejection *rejection, const LfWrite *write,
 		rejection->presented_holder = &presented->holder;
 }
 
+/*
+ * May the caller see what the row says?  The guard saw it whoever wrote it; the
+ * error must not tell more than a SELECT would.
+ */
+static bool
+may_see_rows(Relation relation)
+{
+	return pg_class_aclcheck(RelationGetRelid(relation), GetUserId(), ACL_SELECT) == ACLCHECK_OK &&
+		check_enable_rls(RelationGetRelid(relation), InvalidOid, true) != RLS_ENABLED;
+}
+
 /* A sentence; empty when neither row nor resource is known. */
 static char *
 describe_row(const LfWrite *write, const char *key, const LfResource *resource)
@@ -188,7 +200,8 @@ list_presented(void)
 		LfGrant		grant;
 
 		appendStringInfo(&text, "%s %lld", i > 0 ? "," : "", (long long) tokens[i]);
-		if (lf_grants_by_token(tokens[i], &grant))
+		if (lf_grants_by_token(tokens[i], &grant) &&
+			lf_present_role_allowed(grant.state.role))
 			appendStringInfo(&text, " for \"%.*s\"", grant.resource.length, grant.resource.name);
 	}
 	appendStringInfoString(&text, count > PRESENTED_SHOWN ? " and more." : ".");
@@ -252,7 +265,7 @@ static void
 raise_missing(const LfResource *resource, const char *column,
 			  const LfVerdict *verdict, const char *where)
 {
-	if (resource == NULL)
+	if (verdict->reason == LF_REASON_NO_RESOURCE)
 		ereport(ERROR,
 				(errcode(LF_ERRCODE_MISSING),
 				 errmsg("write refused: the row names no resource"),
@@ -263,6 +276,8 @@ raise_missing(const LfResource *resource, const char *column,
 				 errhint("Only rows whose resource has a name can be written.")));
 	ereport(ERROR,
 			(errcode(LF_ERRCODE_MISSING),
+			 resource == NULL ?
+			 errmsg("write refused: no lease of the row's resource is presented") :
 			 errmsg("write refused: no lease of resource \"%.*s\" is presented",
 					resource->length, resource->name),
 			 errdetail("%s %s", where, list_presented()),
@@ -275,8 +290,11 @@ void
 lf_reject_raise(const LfWrite *write, const LfResource *resource,
 				const char *column, const LfVerdict *verdict)
 {
-	char	   *key = write->relation == NULL ? NULL : key_of(write->relation, write->key_row);
-	char	   *where = describe_row(write, key, resource);
+	bool		visible = write->relation == NULL || may_see_rows(write->relation);
+	const LfResource *shown = visible ? resource : NULL;
+	char	   *key = write->relation == NULL || !visible ? NULL :
+		key_of(write->relation, write->key_row);
+	char	   *where = describe_row(write, key, shown);
 	const char *what = write->relation != NULL ? "stale write" : write->operation;
 	LfGrant		current;
 
@@ -305,7 +323,8 @@ lf_reject_raise(const LfWrite *write, const LfResource *resource,
 			ereport(ERROR,
 					(errcode(LF_ERRCODE_WRONG_ROLE),
 					 errmsg("token %lld was minted for another role", (long long) verdict->token),
-					 errdetail("%s Role \"%s\" is not a member of that role.", where,
+					 errdetail("%s%sRole \"%s\" is not a member of that role.",
+							   where, where[0] == '\0' ? "" : " ",
 							   GetUserNameFromId(GetOuterUserId(), true)),
 					 errhint("Acquire the lease as the role that writes.")));
 			break;
@@ -323,7 +342,7 @@ lf_reject_raise(const LfWrite *write, const LfResource *resource,
 		case LF_REASON_MISSING:
 		case LF_REASON_NO_RESOURCE:
 		case LF_REASON_BYPASS:
-			raise_missing(resource, column, verdict, where);
+			raise_missing(shown, column, verdict, where);
 			break;
 	}
 	pg_unreachable();

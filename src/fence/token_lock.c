@@ -80,6 +80,8 @@ lf_token_unlock_share(int64 token)
 	CurrentResourceOwner = CurTransactionResourceOwner;
 	LockRelease(&tag, ShareLock, false);
 	CurrentResourceOwner = saved;
+	if (!lf_lock_held(&tag, ShareLock))
+		locks_taken--;
 }
 
 bool

@@ -16,6 +16,9 @@
 #define MONTHS_A_YEAR	12
 #define DAYS_A_MONTH	30
 
+/* How long the answer "not at once" may take when the worker is held up. */
+#define NO_WAIT_LIMIT	INT64CONST(10000000)
+
 /* As EXTRACT(epoch FROM interval) counts: a year has 365.25 days. */
 #define YEAR			(INT64CONST(36525) * (USECS_PER_DAY / 100))
 #define TTL_MAX			YEAR
@@ -137,7 +140,7 @@ lf_argument_wait(FunctionCallInfo fcinfo, int number, bool *no_wait)
 				 errmsg("argument \"wait\" must not be negative: %s", interval_text(interval)),
 				 errhint("NULL waits as long as it takes, within statement_timeout.")));
 	*no_wait = microseconds == 0;
-	return *no_wait ? LF_CLOCK_NEVER : lf_clock_after(lf_clock_now(), microseconds);
+	return lf_clock_after(lf_clock_now(), *no_wait ? NO_WAIT_LIMIT : microseconds);
 }
 
 LfScope

@@ -18,7 +18,10 @@ extern int64 lf_argument_token(FunctionCallInfo fcinfo, int number);
 /* Microseconds; 0 when it is NULL. */
 extern int64 lf_argument_ttl(FunctionCallInfo fcinfo, int number);
 
-/* A moment; NULL: LF_CLOCK_NEVER.  *no_wait: it is 0. */
+/*
+ * A moment; NULL: LF_CLOCK_NEVER.  *no_wait: it is 0; the moment is then when
+ * there must be an answer.
+ */
 extern LfClock lf_argument_wait(FunctionCallInfo fcinfo, int number, bool *no_wait);
 extern LfScope lf_argument_scope(FunctionCallInfo fcinfo, int number);
 

@@ -11,6 +11,7 @@
 #include "base/compat.h"
 #include "base/database.h"
 #include "base/errors.h"
+#include "base/settings.h"
 #include "catalog/pg_type.h"
 #include "fence/check.h"
 #include "fence/epoch.h"
@@ -79,7 +80,7 @@ find_grant(const char *call, int64 token, LfResource *resource, LfGrantState *st
 			raise_for(call, token, NULL, LF_REASON_UNKNOWN, NULL);
 		*resource = grant.resource;
 		if (!lf_present_role_allowed(grant.state.role))
-			raise_for(call, token, resource, LF_REASON_WRONG_ROLE, NULL);
+			raise_for(call, token, NULL, LF_REASON_WRONG_ROLE, NULL);
 	}
 	memset(state, 0, sizeof(*state));
 	there = lf_entry_look(resource, lf_resource_hash(resource), state) && !state->loading;
@@ -114,6 +115,12 @@ lf_present(PG_FUNCTION_ARGS)
 	lf_ask_require_primary();
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), true,
 					  TYPALIGN_DOUBLE, &elements, &nulls, &count);
+	if (count > lf_max_resources_per_transaction)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("argument \"tokens\" has %d elements", count),
+				 errhint("It has at most %d (lease_fence.max_resources_per_transaction).",
+						 lf_max_resources_per_transaction)));
 	for (int i = 0; i < count; i++)
 	{
 		if (nulls[i])
@@ -134,6 +141,7 @@ lf_present(PG_FUNCTION_ARGS)
 		LfResource	resource;
 		LfVerdict	verdict;
 
+		CHECK_FOR_INTERRUPTS();
 		confirmed_floor();
 		lf_check_token(DatumGetInt64(elements[i]), &verdict, &resource);
 		if (verdict.kind != LF_VERDICT_ACCEPTED)

@@ -47,6 +47,16 @@ pending_of(dlist_node *node)
 }
 
 bool
+lf_queue_is_asked(void)
+{
+	LfRequest	request;
+	int			slot = -1;
+
+	return !dlist_is_empty(&pending_list) ||
+		lf_request_next(MyDatabaseId, &slot, &request);
+}
+
+bool
 lf_queue_is_empty(void)
 {
 	return dlist_is_empty(&pending_list);
@@ -314,7 +324,8 @@ ends_old_by(const LfPending *pending)
 static bool
 begin_mints(LfPending *pending)
 {
-	if (!lf_request_set_working(pending->slot, pending->request.ticket))
+	if (!pending->mints[0].begun &&
+		!lf_request_set_working(pending->slot, pending->request.ticket))
 		return false;
 	for (int i = 0; i < pending->request.count; i++)
 	{
@@ -393,6 +404,8 @@ advance(LfPending *pending, LfClock *next)
 		case LF_DRAIN_BLOCKED:
 			if (pending->request.no_wait)
 				refuse(pending, LF_ANSWER_BUSY, NULL);
+			else if (blocked->blocker.pid == 0 && !TransactionIdIsValid(blocked->blocker.prepared))
+				*next = Min(*next, lf_clock_now() + RETRY_SOON);	/* the lock table is full */
 			else
 				lf_request_set_blocked(pending->slot, pending->request.ticket,
 									   blocked->old.token, blocked->blocker);
@@ -733,6 +746,22 @@ lf_queue_pass(int database)
 	publish_committed(&next);
 	break_cycles(&next);
 	return look_again ? lf_clock_now() : next;
+}
+
+void
+lf_queue_start_over(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &pending_list)
+	{
+		LfPending  *pending = pending_of(iter.cur);
+
+		if (pending->committed)
+			refuse(pending, LF_ANSWER_FAILED, "the extension was dropped meanwhile");
+		else
+			abandon_mints(pending);
+	}
 }
 
 /* What the worker before us published for a request that now fails. */

@@ -17,6 +17,15 @@ extern void lf_queue_recover(void);
  */
 extern LfClock lf_queue_pass(int database);
 
+/* Does a session wait for anything? */
+extern bool lf_queue_is_asked(void);
+
+/*
+ * The extension is another one: what was under way is forgotten, who waits is
+ * served anew.
+ */
+extern void lf_queue_start_over(void);
+
 /* Is anything asked for, or on its way? */
 extern bool lf_queue_is_empty(void);
 

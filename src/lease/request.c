@@ -96,16 +96,21 @@ lf_request_withdraw(LfRequest *last)
 	return last->state == LF_REQUEST_ANSWERED;
 }
 
-LfClock
-lf_request_waiting_since(int slot)
+int
+lf_request_add_idle(int *pids, int count, int64 longer)
 {
-	LfRequest  *place = &requests->places[slot];
-	LfClock		since;
+	LfClock		now = lf_clock_now();
 
 	lock(LW_SHARED);
-	since = place->state != LF_REQUEST_FREE ? place->asked_at : 0;
+	for (int i = 0; i < MaxBackends && count < MaxBackends; i++)
+	{
+		const LfRequest *place = &requests->places[i];
+
+		if (place->state != LF_REQUEST_FREE && now - place->asked_at > longer)
+			pids[count++] = place->pid;
+	}
 	unlock();
-	return since;
+	return count;
 }
 
 int

@@ -97,8 +97,11 @@ extern void lf_request_retry(void);
 /* True if it had been answered; *last is what it was. */
 extern bool lf_request_withdraw(LfRequest *last);
 
-/* Since when does the backend in that place wait for a lease?  0: it does not. */
-extern LfClock lf_request_waiting_since(int slot);
+/*
+ * Worker: adds the sessions that have waited for longer to a list of MaxBackends
+ * process ids at most; its new length.
+ */
+extern int	lf_request_add_idle(int *pids, int count, int64 longer);
 
 /* How many requests name this resource first?  For the views. */
 extern int	lf_request_count(const LfResource *resource);

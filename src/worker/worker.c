@@ -77,6 +77,8 @@ typedef struct Worker
 	LfClock		idle_since;
 	LfClock		last_sweep;
 	int			live;			/* leases, at the last sweep */
+	int		   *idle_pids;		/* sessions idle for too long */
+	int			idle_count;
 	bool		ends_left;		/* that are not in the table yet */
 } Worker;
 
@@ -195,7 +197,7 @@ extension_is_there(void)
 	if (extension != worker.extension &&
 		lf_epoch_forget_other(worker.database, extension))
 	{
-		lf_queue_quiesce();
+		lf_queue_start_over();
 		lf_entry_forget_database(MyDatabaseId);
 	}
 	worker.extension = extension;
@@ -211,14 +213,14 @@ begin_epoch(void *arg)
 
 /* False: no confirmed epoch to mint in. */
 static bool
-epoch_is_ready(void)
+epoch_is_ready(bool asked)
 {
 	LfEpochView view;
 	XLogRecPtr	end;
 	char	   *problem;
 	int64		floor = 0;
 
-	switch (lf_epoch_need(worker.database, worker.extension))
+	switch (lf_epoch_need(worker.database, worker.extension, asked))
 	{
 		case LF_EPOCH_GOOD:
 			return true;
@@ -237,38 +239,47 @@ epoch_is_ready(void)
 	return true;
 }
 
-/* Does that backend still count as alive, for the sake of its leases? */
+/*
+ * Which backends count as alive for the sake of their sessions' leases?  Found
+ * out before the entries are looked at: it needs other locks, and memory.
+ */
+static void
+look_at_sessions(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			backends = pgstat_fetch_stat_numbackends();
+
+	if (worker.idle_pids == NULL)
+		worker.idle_pids = MemoryContextAlloc(TopMemoryContext, MaxBackends * sizeof(int));
+	worker.idle_count = 0;
+	for (int i = 1; i <= backends; i++)
+	{
+		LocalPgBackendStatus *local = lf_backend_status(i);
+		PgBackendStatus *status = local == NULL ? NULL : &local->backendStatus;
+
+		/* with track_activities off it cannot be told: it lives */
+		if (status == NULL || status->st_state == STATE_RUNNING ||
+			status->st_state == STATE_DISABLED || worker.idle_count == MaxBackends ||
+			!TimestampDifferenceExceeds(status->st_state_start_timestamp, now, lf_idle_limit))
+			continue;
+		worker.idle_pids[worker.idle_count++] = status->st_procpid;
+	}
+	pgstat_clear_backend_activity_snapshot();
+	worker.idle_count = lf_request_add_idle(worker.idle_pids, worker.idle_count,
+											lf_idle_limit * INT64CONST(1000));
+}
+
 static bool
 owner_is_alive(int owner, int pid, LfScope scope)
 {
-	PGPROC	   *proc = &ProcGlobal->allProcs[owner];
-	TimestampTz active_since = 0;
-	LfClock		waiting_since;
-	int			backends;
-
-	if (proc->pid != pid)
+	if (ProcGlobal->allProcs[owner].pid != pid)
 		return false;
-	if (scope != LF_SCOPE_SESSION)
-		return true;
-
-	/* a session that waits for a lease is not active for ever */
-	waiting_since = lf_request_waiting_since(owner);
-	if (waiting_since != 0)
-		return lf_clock_now() - waiting_since < lf_idle_limit * INT64CONST(1000);
-	backends = pgstat_fetch_stat_numbackends();
-	for (int i = 1; i <= backends; i++)
+	for (int i = 0; scope == LF_SCOPE_SESSION && i < worker.idle_count; i++)
 	{
-		LocalPgBackendStatus *status = lf_backend_status(i);
-
-		if (status == NULL || status->backendStatus.st_procpid != pid)
-			continue;
-		/* with track_activities off it cannot be told: it lives */
-		if (status->backendStatus.st_state == STATE_RUNNING ||
-			status->backendStatus.st_state == STATE_DISABLED)
-			return true;
-		active_since = status->backendStatus.st_state_start_timestamp;
+		if (worker.idle_pids[i] == pid)
+			return false;
 	}
-	return !TimestampDifferenceExceeds(active_since, GetCurrentTimestamp(), lf_idle_limit);
+	return true;
 }
 
 static void
@@ -277,9 +288,27 @@ sweep(LfClock now)
 	if ((now < worker.sweep_at && now - worker.last_sweep < TICK) ||
 		now - worker.last_sweep < SWEEP_APART)
 		return;
-	pgstat_clear_backend_activity_snapshot();
+	look_at_sessions();
 	worker.last_sweep = now;
 	worker.sweep_at = lf_entry_sweep(MyDatabaseId, owner_is_alive, &worker.live);
+}
+
+/* Leases: what is asked for, what lapses, what ended. */
+static LfClock
+serve_leases(void)
+{
+	LfClock		next = lf_queue_pass(worker.database);
+	int			ends;
+
+	sweep(lf_clock_now());
+	next = Min(next, Max(worker.sweep_at, worker.last_sweep + SWEEP_APART));
+	ends = lf_mint_write_ends();
+	worker.ends_left = ends != 0;
+	if (ends > 0)
+		next = lf_clock_now();
+	else if (ends < 0)
+		next = Min(next, lf_clock_now() + TICK_BUSY);
+	return next;
 }
 
 /*
@@ -292,25 +321,15 @@ static LfClock
 pass(void)
 {
 	LfClock		next = lf_clock_now() + TICK;
-	int			ends;
+	bool		asked = lf_queue_is_asked();
 
 	if (lf_audit_write_pending(worker.database))
 		next = lf_clock_now();
 	if (!worker.recovered)
 		worker.recovered = lf_mint_recover(worker.recover_from);
-	if (!epoch_is_ready())
-		return Min(next, lf_clock_now() + TICK_BUSY);
-	if (worker.recovered)
-		next = Min(next, lf_queue_pass(worker.database));
-	else
-		next = Min(next, lf_clock_now() + TICK_BUSY);
-	sweep(lf_clock_now());
-	next = Min(next, Max(worker.sweep_at, worker.last_sweep + SWEEP_APART));
-	ends = lf_mint_write_ends();
-	worker.ends_left = ends != 0;
-	if (ends > 0)
-		next = lf_clock_now();
-	else if (ends < 0)
+	if (epoch_is_ready(asked) && worker.recovered)
+		next = Min(next, serve_leases());
+	else if (asked || !worker.recovered)
 		next = Min(next, lf_clock_now() + TICK_BUSY);
 	lf_audit_answer(worker.database);
 	lf_audit_write_observed(worker.database);
