@@ -18,6 +18,7 @@
 #include "access/xlog.h"
 #include "audit/place.h"
 #include "base/catalog.h"
+#include "base/point.h"
 #include "base/shmem.h"
 #include "base/transaction.h"
 #include "catalog/pg_type.h"
@@ -385,6 +386,7 @@ write_batch(void *arg)
 	take_batch(database);
 	if (taken_count > 0)
 		lf_audit_insert(records, taken_count, failed);
+	LF_POINT("audit-inserted");
 }
 
 /*
@@ -410,6 +412,7 @@ lf_audit_write_pending(int database)
 		return false;
 	}
 	any = taken_count > 0;
+	LF_POINT("audit-committed");
 	settle_batch(database, end != before ? end : GetFlushRecPtr(NULL));
 	return any;
 }

@@ -160,6 +160,35 @@ for my $where (sort keys %situation)
 	}
 }
 
+# ---- interrupted when the answer is there, before the session looks at it ----
+for my $call ('acquire', 'acquire_all')
+{
+	for my $how (qw(cancel terminate))
+	{
+		my $resource = 'answered:' . ++$number;
+		my $victim = LeaseSessions->new($node, name => 'victim');
+		my $what = "$call answered, then pg_${how}_backend";
+
+		$holder->lease("'$resource', scope => 'session'");
+		$victim->send($call eq 'acquire' ?
+			"SELECT token FROM lease_fence.acquire('$resource', wait => '100s', scope => 'session')" :
+			"SELECT token FROM lease_fence.acquire_all('{$resource,$resource b}', wait => '100s', scope => 'session')");
+		wait_for('the victim is queued', "SELECT waiters = 1 FROM lease_fence.leases WHERE resource = '$resource'");
+		kill 'STOP', $victim->pid;
+		$holder->query('DISCARD ALL');
+		wait_for('it is granted',
+			"SELECT state = 'live' AND waiters = 0 AND pid = @{[$victim->pid]} FROM lease_fence.leases WHERE resource = '$resource'");
+		$dba->query("SELECT pg_${how}_backend(@{[$victim->pid]})");
+		kill 'CONT', $victim->pid;
+		$victim->answer;
+		is($victim->state, $how eq 'cancel' ? '57014' : 'gone', "$what: the session ends its wait");
+		$victim->quit if $how eq 'terminate';
+		nothing_is_left($what, $resource, $victim);
+		nothing_is_left("$what, the second", "$resource b", $victim) if $call eq 'acquire_all';
+		$victim->quit;
+	}
+}
+
 # ---- interrupted between any two steps of the worker ----
 SKIP:
 {
