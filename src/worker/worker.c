@@ -194,7 +194,11 @@ extension_is_there(void)
 		return OidIsValid(worker.extension);	/* not known: as before */
 	if (extension != worker.extension &&
 		lf_epoch_forget_other(worker.database, extension))
+	{
 		lf_entry_forget_database(MyDatabaseId);
+		if (!lf_queue_is_empty())
+			lf_queue_refuse();	/* they asked the one before */
+	}
 	worker.extension = extension;
 	return OidIsValid(extension);
 }
@@ -206,9 +210,18 @@ begin_epoch(void *arg)
 									"the history of this database is not the one before");
 }
 
-/* False: no confirmed epoch to mint in. */
 static bool
-epoch_is_ready(void)
+anybody_asks(void)
+{
+	LfRequest	request;
+	int			slot = -1;
+
+	return lf_request_next(MyDatabaseId, &slot, &request);
+}
+
+/* False: no confirmed epoch to mint in; *next: when to look again. */
+static bool
+epoch_is_ready(LfClock *next)
 {
 	XLogRecPtr	end;
 	char	   *problem;
@@ -219,7 +232,12 @@ epoch_is_ready(void)
 		case LF_EPOCH_GOOD:
 			return true;
 		case LF_EPOCH_LATER:
+			*next = Min(*next, lf_clock_now() + TICK_BUSY);
 			return false;
+		case LF_EPOCH_FIRST:
+			if (!anybody_asks())
+				return false;
+			break;
 		case LF_EPOCH_DUE:
 			break;
 	}
@@ -227,7 +245,10 @@ epoch_is_ready(void)
 		return true;			/* a stamp that asks for it can wait for a quiet moment */
 	if (!lf_transaction_try("beginning an epoch", begin_epoch, &floor, &end, &problem) ||
 		floor == 0)
+	{
+		*next = Min(*next, lf_clock_now() + TICK_BUSY);
 		return false;
+	}
 	lf_epoch_began(worker.database);
 	return true;
 }
@@ -277,6 +298,18 @@ sweep(LfClock now)
 	worker.sweep_at = lf_entry_sweep(MyDatabaseId, owner_is_alive, &worker.live);
 }
 
+/* Needs no epoch: who presents nothing is refused in any. */
+static void
+pass_audit(LfClock *next)
+{
+	if (lf_audit_write_pending(worker.database))
+		*next = lf_clock_now();
+	lf_audit_answer(worker.database);
+	lf_audit_write_observed(worker.database);
+	if (lf_audit_busy(worker.database))
+		*next = Min(*next, lf_clock_now() + TICK_BUSY);
+}
+
 /*
  * One pass.  Returns when to look again though nobody wakes us.  A lease that
  * was granted in it is swept for the first time a tick later at the latest:
@@ -289,12 +322,11 @@ pass(void)
 	LfClock		next = lf_clock_now() + TICK;
 	int			ends;
 
-	if (lf_audit_write_pending(worker.database))
-		next = lf_clock_now();
+	pass_audit(&next);
 	if (!worker.recovered)
 		worker.recovered = lf_mint_recover(worker.recover_from);
-	if (!epoch_is_ready())
-		return Min(next, lf_clock_now() + TICK_BUSY);
+	if (!epoch_is_ready(&next))
+		return next;
 	if (worker.recovered)
 		next = Min(next, lf_queue_pass(worker.database));
 	else
@@ -308,9 +340,6 @@ pass(void)
 	else if (ends < 0)
 		next = Min(next, lf_clock_now() + TICK_BUSY);
 	lf_audit_answer(worker.database);
-	lf_audit_write_observed(worker.database);
-	if (lf_audit_busy(worker.database))
-		next = Min(next, lf_clock_now() + TICK_BUSY);
 	return next;
 }
 
