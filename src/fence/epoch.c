@@ -72,7 +72,7 @@ typedef struct LfEpochState
 	int64		id;
 	pg_atomic_uint64 floor;
 	pg_atomic_uint64 stamp;		/* highest that protect() found */
-	pg_atomic_uint32 asked;		/* a session presents a token, or asks for one */
+	pg_atomic_uint32 asked;		/* somebody wanted it confirmed, and it was not */
 } LfEpochState;
 
 static LfEpochState *states = NULL;
@@ -240,6 +240,7 @@ raise_floor(int64 stamp)
 		   !pg_atomic_compare_exchange_u64(&states[database].stamp, &known,
 										   (uint64) stamp))
 		;
+	pg_atomic_write_u32(&states[database].asked, 1);
 	lf_database_want(database);
 }
 
@@ -295,6 +296,7 @@ forget_state(LfEpochState *state)
 	state->database = InvalidOid;
 	state->extension = InvalidOid;
 	pg_atomic_write_u64(&state->stamp, 0);
+	pg_atomic_write_u32(&state->asked, 0);
 }
 
 void
@@ -361,22 +363,24 @@ forget_stamp(int database, uint64 up_to)
 
 /* In a transaction, our tables locked. */
 static LfEpochNeed
-look_at_need(int database, Oid extension, bool confirmed, bool needed)
+look_at_need(int database, Oid extension, bool confirmed)
 {
 	Epoch		last;
 
 	if (confirmed)
 		return stamp_is_ahead(database, extension) ? LF_EPOCH_DUE : LF_EPOCH_GOOD;
-	if (!read_last(&last) || !is_present(&last))
-		return needed || pg_atomic_read_u32(&states[database].asked) != 0 ?
-			LF_EPOCH_DUE : LF_EPOCH_LATER;
+	if (!read_last(&last))
+		return pg_atomic_read_u32(&states[database].asked) != 0 ?
+			LF_EPOCH_DUE : LF_EPOCH_FIRST;
+	if (!is_present(&last))
+		return LF_EPOCH_DUE;
 	publish(database, &last);
 	return LF_EPOCH_GOOD;
 }
 
 /* A stamp that cannot be compared yet is kept for the next look. */
 LfEpochNeed
-lf_epoch_need(int database, Oid extension, bool needed)
+lf_epoch_need(int database, Oid extension)
 {
 	uint64		stamp = pg_atomic_read_u64(&states[database].stamp);
 	LfEpochView view;
@@ -391,7 +395,7 @@ lf_epoch_need(int database, Oid extension, bool needed)
 		need = view.confirmed ? LF_EPOCH_GOOD : LF_EPOCH_LATER;
 	else
 	{
-		need = look_at_need(database, extension, view.confirmed, needed);
+		need = look_at_need(database, extension, view.confirmed);
 		if (need == LF_EPOCH_GOOD && view.confirmed)
 			forget_stamp(database, stamp);
 	}
@@ -433,6 +437,9 @@ lf_epoch_begin(int database, const char *reason)
 	read_last(&last);
 	describe_present(&begun);
 	begun.id = last.id + 1;
+	if (reason == NULL)
+		reason = last.id == 0 ? "the extension was created" :
+			"the history of this database is not the one before";
 
 	SPI_connect();
 	begun.floor = Max(last.floor, lf_grants_last_token());

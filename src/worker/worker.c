@@ -207,25 +207,29 @@ extension_is_there(void)
 static void
 begin_epoch(void *arg)
 {
-	*(int64 *) arg = lf_epoch_begin(worker.database,
-									"the history of this database is not the one before");
+	*(int64 *) arg = lf_epoch_begin(worker.database, NULL);
 }
 
-/* False: no confirmed epoch to mint in. */
+/* False: no confirmed epoch to mint in; *next: when to look again. */
 static bool
-epoch_is_ready(bool asked)
+epoch_is_ready(LfClock *next)
 {
 	LfEpochView view;
 	XLogRecPtr	end;
 	char	   *problem;
 	int64		floor = 0;
 
-	switch (lf_epoch_need(worker.database, worker.extension, asked))
+	switch (lf_epoch_need(worker.database, worker.extension))
 	{
 		case LF_EPOCH_GOOD:
 			return true;
 		case LF_EPOCH_LATER:
+			*next = Min(*next, lf_clock_now() + TICK_BUSY);
 			return false;
+		case LF_EPOCH_FIRST:
+			if (!lf_queue_is_asked())
+				return false;
+			break;
 		case LF_EPOCH_DUE:
 			break;
 	}
@@ -234,7 +238,10 @@ epoch_is_ready(bool asked)
 		return view.confirmed;	/* first the queue publishes what it has */
 	if (!lf_transaction_try("beginning an epoch", begin_epoch, &floor, &end, &problem) ||
 		floor == 0)
+	{
+		*next = Min(*next, lf_clock_now() + TICK_BUSY);
 		return false;
+	}
 	lf_epoch_began(worker.database);
 	return true;
 }
@@ -311,6 +318,18 @@ serve_leases(void)
 	return next;
 }
 
+/* Needs no epoch: who presents nothing is refused in any. */
+static void
+pass_audit(LfClock *next)
+{
+	if (lf_audit_write_pending(worker.database))
+		*next = lf_clock_now();
+	lf_audit_answer(worker.database);
+	lf_audit_write_observed(worker.database);
+	if (lf_audit_busy(worker.database))
+		*next = Min(*next, lf_clock_now() + TICK_BUSY);
+}
+
 /*
  * One pass.  Returns when to look again though nobody wakes us.  A lease that
  * was granted in it is swept for the first time a tick later at the latest:
@@ -321,20 +340,15 @@ static LfClock
 pass(void)
 {
 	LfClock		next = lf_clock_now() + TICK;
-	bool		asked = lf_queue_is_asked();
 
-	if (lf_audit_write_pending(worker.database))
-		next = lf_clock_now();
+	pass_audit(&next);
 	if (!worker.recovered)
 		worker.recovered = lf_mint_recover(worker.recover_from);
-	if (epoch_is_ready(asked) && worker.recovered)
+	if (!worker.recovered)
+		next = Min(next, lf_clock_now() + TICK_BUSY);
+	else if (epoch_is_ready(&next))
 		next = Min(next, serve_leases());
-	else if (asked || !worker.recovered)
-		next = Min(next, lf_clock_now() + TICK_BUSY);
 	lf_audit_answer(worker.database);
-	lf_audit_write_observed(worker.database);
-	if (lf_audit_busy(worker.database))
-		next = Min(next, lf_clock_now() + TICK_BUSY);
 	return next;
 }
 
