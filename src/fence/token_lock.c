@@ -28,6 +28,7 @@
 #define COUNTED_LEVELS 64
 
 static int	locks_taken = 0;
+static bool last_was_new = false;	/* for who gives back what it has just taken */
 static int	locks_at_level[COUNTED_LEVELS];
 
 void
@@ -62,7 +63,8 @@ lf_token_lock_share(int64 token)
 
 	if (result == LOCKACQUIRE_NOT_AVAIL)
 		return false;
-	if (result == LOCKACQUIRE_OK && ++locks_taken > lf_max_resources_per_transaction)
+	last_was_new = result == LOCKACQUIRE_OK;
+	if (last_was_new && ++locks_taken > lf_max_resources_per_transaction)
 	{
 		lf_token_unlock_share(token);
 		refuse_too_many();
@@ -80,6 +82,9 @@ lf_token_unlock_share(int64 token)
 	CurrentResourceOwner = CurTransactionResourceOwner;
 	LockRelease(&tag, ShareLock, false);
 	CurrentResourceOwner = saved;
+	if (last_was_new)
+		locks_taken--;
+	last_was_new = false;
 }
 
 bool
