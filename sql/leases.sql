@@ -90,6 +90,11 @@ SELECT lease_fence.release(:a) AS release_3, lease_fence.remaining(:a) IS NULL A
 SELECT lease_fence.release(:a) AS release_4;
 SELECT state FROM lease_fence.leases WHERE resource = 'lease:r';
 
+-- (acquire(...)).* calls it once per column: that is two acquisitions.
+SELECT (lease_fence.acquire('lease:r', scope => 'session')).* \gset
+SELECT lease_fence.release(:token) AS release_1, lease_fence.remaining(:token) > '0' AS held;
+SELECT lease_fence.release(:token) AS release_2, lease_fence.remaining(:token) IS NULL AS given_back;
+
 -- Counts taken with scope transaction end with it.
 SELECT token AS a FROM lease_fence.acquire('lease:r', scope => 'session') \gset
 BEGIN;

@@ -91,6 +91,7 @@ SELECT lease_fence.protect('odd', '{{id}}');
 SELECT name_of('odd');
 SELECT lease_fence.protect('odd', '}}{{ %s $1 \ ''"; 🔒 {id}');
 SELECT name_of('odd');
+SELECT resource FROM lease_fence.guards WHERE relation = 'odd'::regclass;
 SELECT lease_fence.protect('odd', '{id}:{id}');
 SELECT name_of('odd');
 SELECT lease_fence.protect('odd', E'line\n{id}');
@@ -150,6 +151,19 @@ CALL fails($$SELECT lease_fence.protect('refused', '{ip}')$$);
 CALL fails($$SELECT lease_fence.protect('refused', '{gen}')$$);
 SELECT count(*) FROM pg_attribute WHERE attrelid = 'refused'::regclass AND attname = 'fence_token';
 SELECT count(*) FROM pg_trigger WHERE tgrelid = 'refused'::regclass;
+-- A nondeterministic collation, where PostgreSQL has them.
+CREATE FUNCTION try_collation() RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    CREATE COLLATION nondeterministic (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+    CREATE TABLE collated (t text COLLATE nondeterministic);
+    PERFORM lease_fence.protect('collated', '{t}');
+    RETURN 'not refused';
+EXCEPTION
+    WHEN feature_not_supported OR invalid_parameter_value OR undefined_object THEN
+        RETURN 'refused';
+END $$;
+SELECT try_collation();
+DROP FUNCTION try_collation();
 -- An identity column is a value like any other; generated ones may stand beside.
 SELECT lease_fence.protect('refused', 'refused:{ident}');
 BEGIN;

@@ -51,12 +51,15 @@ create_cache(void)
 	CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
 }
 
+/*
+ * A template that was good when protect() saw it has lost a column since: not
+ * the writer's arguments are bad, the guard is.
+ */
 static void
 name_guard(void *arg)
 {
 	Relation	relation = arg;
 
-	/* protect() accepted these once: it is the table that is no longer right. */
 	if (geterrcode() == ERRCODE_INVALID_PARAMETER_VALUE)
 		errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE);
 	errcontext("guard of table \"%s.%s\"",

@@ -22,6 +22,7 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "fence/grants.h"
 #include "fence/token_lock.h"
 #include "lease/ask.h"
 #include "storage/ipc.h"
@@ -216,6 +217,23 @@ wait_for_answer(int database, LfRequest *request, LfClock until)
 	}
 }
 
+/* One of several resources may be meant: the one that this token is of. */
+static void
+raise_own_way(const LfRequest *request)
+{
+	LfResource	resource = request->resource;
+	LfGrant		grant;
+
+	if (lf_grants_by_token(request->token, &grant))
+		resource = grant.resource;
+	ereport(ERROR,
+			(errcode(LF_ERRCODE_OWN_WAY),
+			 errmsg("this transaction is in its own way: it has written under an older grant of resource \"%.*s\"",
+					resource.length, resource.name),
+			 errdetail("A new grant waits until every transaction that wrote under the older one has ended."),
+			 errhint("Roll back first, then acquire the lease and start from the reads.")));
+}
+
 /*
  * What no caller can go on after.
  */
@@ -229,12 +247,7 @@ raise_refusal(const LfRequest *request)
 		case LF_ANSWER_BUSY:
 			return;
 		case LF_ANSWER_OWN_WAY:
-			ereport(ERROR,
-					(errcode(LF_ERRCODE_OWN_WAY),
-					 errmsg("this transaction is in its own way: it has written under an older grant of resource \"%.*s\"",
-							request->resource.length, request->resource.name),
-					 errdetail("A new grant waits until every transaction that wrote under the older one has ended."),
-					 errhint("Roll back first, then acquire the lease and start from the reads.")));
+			raise_own_way(request);
 			break;
 		case LF_ANSWER_CYCLE:
 			ereport(ERROR,

@@ -186,6 +186,15 @@ refuse(LfPending *pending, LfAnswer answer, const char *message)
 	forget(pending);
 }
 
+/* With the token under which the asker has written itself. */
+static void
+refuse_own_way(LfPending *pending, int64 token)
+{
+	abandon_mints(pending);
+	lf_request_answer(pending->slot, pending->request.ticket, LF_ANSWER_OWN_WAY, token, NULL);
+	forget(pending);
+}
+
 static bool
 is_open(LfPending *pending)
 {
@@ -399,7 +408,7 @@ advance(LfPending *pending, LfClock *next)
 			pending->ready = true;
 			break;
 		case LF_DRAIN_OWN_WAY:
-			refuse(pending, LF_ANSWER_OWN_WAY, NULL);
+			refuse_own_way(pending, blocked->old.token);
 			break;
 		case LF_DRAIN_BLOCKED:
 			if (pending->request.no_wait)
