@@ -98,6 +98,27 @@ my $acquire = "SELECT token FROM lease_fence.acquire('stock:%d', wait => '1min')
 	drain_timeout('2min');
 }
 
+# ---- A is idle in its transaction, and B never waits as long as drain_timeout ----
+{
+	my ($first, $second) = (session($node), session($node));
+	my $try = "SELECT token FROM lease_fence.try_acquire('stock:2', scope => 'detached', wait => '200ms')";
+	my $answer = '';
+
+	drain_timeout('1s');
+	write_and_lapse($first, 2);
+	lapsed(2);
+	is($second->must($try), '', 'a wait shorter than drain_timeout ends in vain');
+	for (1 .. 100)
+	{
+		last if ($answer = $second->must($try)) ne '';
+	}
+	isnt($answer, '', 'but one after the other they get through');
+	is($first->query('COMMIT'), 'gone', 'since the idle session is terminated all the same');
+	$second->must("SELECT lease_fence.release($answer)");
+	$second->quit;
+	drain_timeout('2min');
+}
+
 # ---- A releases before COMMIT: harmless, and nobody is terminated ----
 {
 	my ($first, $second) = (session($node), session($node));
