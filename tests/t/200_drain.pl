@@ -30,7 +30,7 @@ sub write_and_lapse
 	$options //= '';
 	$session->must('BEGIN');
 	my $token = $session->must(
-		"SELECT token FROM lease_fence.acquire('stock:$id', ttl => '500ms'$options)");
+		"SELECT token FROM lease_fence.acquire('stock:$id', ttl => '1s'$options)");
 	$session->must("UPDATE stock SET quantity = quantity - 1 WHERE id = $id");
 	return $token;
 }
