@@ -544,6 +544,8 @@ lf_entry_begin_mint(const LfResource *resource, LfOver how, LfGrantState *old,
 			set_over(slot, lf_grant_is_live(&slot->grant.state, lf_clock_now()) ?
 					 how : LF_OVER_LAPSED);
 		slot->grant.state.draining = true;
+		if (slot->grant.state.drain_since == 0)
+			slot->grant.state.drain_since = lf_clock_now();
 		*old = slot->grant.state;
 		*end_written = slot->end_written;
 		ready = true;

@@ -43,6 +43,7 @@ typedef struct LfGrantState
 	LfClock		deadline;
 	int64		ttl;			/* microseconds */
 	LfClock		over_since;
+	LfClock		drain_since;	/* first step 1 of a mint; 0: none yet */
 	Oid			role;
 	int			owner;			/* backend slot; -1: detached */
 	LfScope		scope;

@@ -126,12 +126,14 @@ lf_mint_load(const LfResource *resource, LfGrantState *state)
 
 /*
  * Who released before the end of its transaction gets until the deadline that
- * it had; who lapsed, was replaced or revoked gets drain_timeout.
+ * it had; who lapsed or was replaced gets drain_timeout from the first request
+ * on, however many of them give up before: else short waits would never get
+ * through.  A revocation begins that time anew.
  */
 bool
 lf_mint_begin(LfMint *mint, LfOver how)
 {
-	LfClock		now = lf_clock_now();
+	LfClock		since;
 
 	if (!lf_entry_begin_mint(&mint->grant.resource, how, &mint->old,
 							 &mint->old_end_written))
@@ -139,7 +141,8 @@ lf_mint_begin(LfMint *mint, LfOver how)
 	LF_POINT("mint-begun");
 	mint->begun = true;
 	mint->locked = mint->old.token == 0;
-	mint->terminate_at = lf_clock_after(now, lf_drain_timeout * INT64CONST(1000));
+	since = how == LF_OVER_REVOKED ? lf_clock_now() : mint->old.drain_since;
+	mint->terminate_at = lf_clock_after(since, lf_drain_timeout * INT64CONST(1000));
 	if (mint->old.over == LF_OVER_RELEASED && how != LF_OVER_REVOKED)
 		mint->terminate_at = Max(mint->terminate_at, mint->old.deadline);
 	return true;

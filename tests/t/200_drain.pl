@@ -30,7 +30,7 @@ sub write_and_lapse
 	$options //= '';
 	$session->must('BEGIN');
 	my $token = $session->must(
-		"SELECT token FROM lease_fence.acquire('stock:$id', ttl => '500ms'$options)");
+		"SELECT token FROM lease_fence.acquire('stock:$id', ttl => '1s'$options)");
 	$session->must("UPDATE stock SET quantity = quantity - 1 WHERE id = $id");
 	return $token;
 }
@@ -94,6 +94,27 @@ my $acquire = "SELECT token FROM lease_fence.acquire('stock:%d', wait => '1min')
 	like(log_since($node, $from),
 		qr/terminating process $first->{pid}, which has written to resource "stock:2" under token $old\b/,
 		'so does the log');
+	$second->quit;
+	drain_timeout('2min');
+}
+
+# ---- A is idle in its transaction, and B never waits as long as drain_timeout ----
+{
+	my ($first, $second) = (session($node), session($node));
+	my $try = "SELECT token FROM lease_fence.try_acquire('stock:2', scope => 'detached', wait => '200ms')";
+	my $answer = '';
+
+	drain_timeout('1s');
+	write_and_lapse($first, 2);
+	lapsed(2);
+	is($second->must($try), '', 'a wait shorter than drain_timeout ends in vain');
+	for (1 .. 100)
+	{
+		last if ($answer = $second->must($try)) ne '';
+	}
+	isnt($answer, '', 'but one after the other they get through');
+	is($first->query('COMMIT'), 'gone', 'since the idle session is terminated all the same');
+	$second->must("SELECT lease_fence.release($answer)");
 	$second->quit;
 	drain_timeout('2min');
 }

@@ -25,7 +25,7 @@ sub prepare
 {
 	my ($session, $id, $name) = @_;
 	my $token = $session->must(
-		"SELECT token FROM lease_fence.acquire('stock:$id', ttl => '300ms', scope => 'detached')");
+		"SELECT token FROM lease_fence.acquire('stock:$id', ttl => '1s', scope => 'detached')");
 	$session->must("BEGIN; SET LOCAL lease_fence.token = '$token'");
 	$session->must("UPDATE stock SET quantity = quantity - 1 WHERE id = $id");
 	$session->must("PREPARE TRANSACTION '$name'");

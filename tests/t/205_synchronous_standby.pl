@@ -32,7 +32,7 @@ my $steady = $other->must(lease(9));
 
 # ---- a writer waits for its standby ----
 $writer->must('BEGIN');
-my $old = $writer->must("SELECT token FROM lease_fence.acquire('stock:1', ttl => '500ms')");
+my $old = $writer->must("SELECT token FROM lease_fence.acquire('stock:1', ttl => '1s')");
 $writer->must('UPDATE stock SET quantity = quantity - 1 WHERE id = 1');
 $standby->stop;
 $writer->send('COMMIT');
