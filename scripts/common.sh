@@ -60,7 +60,7 @@ lf_package_installed() {
 
 # lf_need PACKAGE...: installs those that are missing.
 lf_need() {
-	local package log policy=/usr/sbin/policy-rc.d failed=no
+	local package log policy=/usr/sbin/policy-rc.d installed=yes
 	local missing=()
 
 	# On another system we take what is there; what is not will be named later.
@@ -92,9 +92,9 @@ lf_need() {
 	log=$(mktemp)
 	DEBIAN_FRONTEND=noninteractive UCF_FORCE_CONFFOLD=1 \
 		apt-get install -y -qq --no-install-recommends "${missing[@]}" \
-		</dev/null >"$log" 2>&1 || failed=yes
+		</dev/null >"$log" 2>&1 || installed=no
 	[[ -z $policy ]] || rm -f "$policy"
-	if [[ $failed == yes ]]; then
+	if [[ $installed == no ]]; then
 		cat "$log" >&2
 		rm -f "$log"
 		lf_die "apt-get could not install ${missing[*]}"

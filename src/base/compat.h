@@ -75,6 +75,11 @@ lf_wait_event(uint32 *cached, const char *name)
 #define LF_MODULE_MAGIC(module, module_version) PG_MODULE_MAGIC
 #endif
 
+/* Stands before a declaration; older versions had one that stands behind it. */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
 /* The n-th backend of the present snapshot of the activity, from 1. */
 static inline LocalPgBackendStatus *
 lf_backend_status(int number)

@@ -6,6 +6,7 @@
 #define LF_FENCE_REJECT_H
 
 #include "audit/audit.h"
+#include "base/compat.h"
 #include "fence/check.h"
 #include "utils/rel.h"
 
@@ -24,17 +25,19 @@ typedef struct LfWrite
  * resource is NULL when the row has none: column says which column is NULL
  * (NULL: the name is too long or empty).  The caller holds no lock of its look.
  */
-extern void lf_reject_write(const LfWrite *write, const LfResource *resource,
-							const char *column, const LfVerdict *verdict)
-			pg_attribute_noreturn();
+pg_noreturn extern void lf_reject_write(const LfWrite *write,
+										const LfResource *resource,
+										const char *column,
+										const LfVerdict *verdict);
 
 /* Mode observe: notes what would have been refused; never waits or raises. */
 extern void lf_reject_observe(const LfWrite *write, const LfResource *resource,
 							  const LfVerdict *verdict);
 
 /* The error alone, for calls that write nothing (renew, present). */
-extern void lf_reject_raise(const LfWrite *write, const LfResource *resource,
-							const char *column, const LfVerdict *verdict)
-			pg_attribute_noreturn();
+pg_noreturn extern void lf_reject_raise(const LfWrite *write,
+										const LfResource *resource,
+										const char *column,
+										const LfVerdict *verdict);
 
 #endif							/* LF_FENCE_REJECT_H */

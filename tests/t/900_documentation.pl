@@ -305,7 +305,7 @@ my %context = (
 	postmaster => 'restart');
 my %settings = map { $_->[0] => "$_->[1], $context{$_->[2]}" } query_rows(
 	q(SELECT name, current_setting(name), context FROM pg_settings
-	  WHERE name LIKE 'lease_fence.%' AND name <> 'lease_fence.test_point'));
+	  WHERE name LIKE 'lease_fence.%' AND name !~ '[.]test_'));
 my %documented_settings;
 while ($reference =~ /^\| `(lease_fence\.\w+)` \| `(.*?)` \| (\w+) \|/mg)
 {
