@@ -40,6 +40,9 @@
 #define BACKOFF_FIRST	INT64CONST(1000000)
 #define BACKOFF_MAX		(60 * INT64CONST(1000000))
 
+/* In microseconds; well below what a session waits for a worker to start. */
+#define LONGEST_AFTER_LIFE INT64CONST(4000000)
+
 typedef struct LfPlace
 {
 	Oid			oid;			/* InvalidOid: free */
@@ -480,7 +483,11 @@ lf_database_attach(int index)
 	return attached;
 }
 
-/* It ended badly.  The first time, and after a healthy life, start it at once. */
+/*
+ * It ended badly.  The first time, and after a healthy life, start it at once;
+ * never so late that who waits for it gives up, as a worker that had come up may
+ * have been terminated by somebody.
+ */
 static void
 count_failure(LfPlace *place, bool well)
 {
@@ -488,7 +495,8 @@ count_failure(LfPlace *place, bool well)
 		place->failures = 0;
 	place->failures++;
 	place->retry_at = lf_clock_after(lf_clock_now(),
-									 lf_database_backoff(place->failures - 1));
+									 Min(lf_database_backoff(place->failures - 1),
+										 LONGEST_AFTER_LIFE));
 }
 
 /*

@@ -429,8 +429,10 @@ lf_entry_fill(const LfGrant *grant)
 		slot->grant = *grant;
 		slot->grant.state.loading = false;
 		slot->grant.state.draining = draining;
-		slot->end_written = grant->state.over != LF_OVER_NOT;
-		if (over != LF_OVER_NOT && grant->state.over == LF_OVER_NOT)
+		slot->end_written = grant->state.token == 0 || grant->ended_at != 0;
+		if (over == LF_OVER_NOT)
+			over = grant->state.over;
+		if (over != LF_OVER_NOT && !slot->end_written)
 			set_over(slot, over);
 	}
 	loaded = slot != NULL && slot->grant.state.token == grant->state.token;

@@ -216,7 +216,12 @@ lf_epoch_confirmed(int64 *floor)
 		state->extension == catalog->extension)
 		return true;
 
-	if (read_last(&last) && is_present(&last))
+	if (!read_last(&last))
+	{
+		*floor = PG_INT64_MAX;
+		return true;
+	}
+	if (is_present(&last))
 	{
 		publish(database, &last);
 		*floor = last.floor;

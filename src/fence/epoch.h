@@ -23,7 +23,8 @@ extern void lf_epoch_shmem_init(void);
 
 /*
  * Any backend, in a transaction: true, and the floor, when this database's
- * epoch is confirmed.  Confirms an unchanged one itself; a changed one waits
+ * epoch is confirmed; before the first epoch no token is good, that is the floor
+ * is above them all.  Confirms an unchanged one itself; a changed one waits
  * for the worker, which is woken.
  */
 extern bool lf_epoch_confirmed(int64 *floor);

@@ -141,7 +141,10 @@ read_grant(HeapTuple tuple, TupleDesc desc, LfGrant *grant)
 	if (state->scope == LF_SCOPE_DETACHED)
 		state->deadline = lf_clock_after(lf_entry_memory_since(), state->ttl);
 	else if (state->over == LF_OVER_NOT)
+	{
+		state->over = LF_OVER_LAPSED;
 		state->over_since = lf_clock_now();
+	}
 }
 
 static bool

@@ -91,7 +91,8 @@ abandon_at_exit(int code, Datum arg)
 }
 
 /*
- * Waits for the transactions that share the token's lock, at most ms.  By way
+ * Waits for one of the transactions that share the token's lock, at most ms: the
+ * worker says whether another one is in the way then.  By way
  * of lock_timeout, since a lock wait has no other end; in a subtransaction,
  * since only that undoes an error; and a lock_timeout of ours stays here, while
  * the user's own is an error as ever.  An error goes on from outside of the
@@ -105,6 +106,7 @@ wait_for_writers(int64 token, long ms)
 	int			users_timeout = LockTimeout;
 	bool		ours = users_timeout == 0 || ms < users_timeout;
 	ErrorData  *volatile error = NULL;
+	VirtualTransactionId *holders;
 	LOCKTAG		tag;
 
 	lf_token_lock_tag(&tag, token);
@@ -113,7 +115,9 @@ wait_for_writers(int64 token, long ms)
 	{
 		if (ours)
 			LockTimeout = ms;
-		WaitForLockers(tag, ExclusiveLock, false);
+		holders = GetLockConflicts(&tag, ExclusiveLock, NULL);
+		if (VirtualTransactionIdIsValid(holders[0]))
+			VirtualXactLock(holders[0], true);
 		LockTimeout = users_timeout;
 		ReleaseCurrentSubTransaction();
 	}
@@ -268,13 +272,15 @@ raise_refusal(const LfRequest *request)
 			ereport(ERROR,
 					(errcode(LF_ERRCODE_WORKER),
 					 errmsg("the lease_fence worker does not see the extension in this database"),
+					 errdetail("It was created in a transaction that has not committed yet, or has been dropped."),
 					 errhint("CREATE EXTENSION lease_fence must be committed before the first lease is taken.")));
 			break;
 		case LF_ANSWER_FAILED:
 			ereport(ERROR,
 					(errcode(LF_ERRCODE_WORKER),
 					 errmsg("the lease_fence worker could not do it: %s", request->message),
-					 errhint("Nothing was granted. Try again; the server log says more.")));
+					 errdetail("Nothing was granted."),
+					 errhint("Try again; the server log says more.")));
 			break;
 	}
 }
@@ -290,7 +296,8 @@ lf_ask_worker(LfRequest *request, LfClock until)
 		ereport(ERROR,
 				(errcode(LF_ERRCODE_WORKER),
 				 errmsg("too many databases use lease_fence"),
-				 errdetail("%d can at once.", LF_MAX_DATABASES)));
+				 errdetail("%d can at once.", LF_MAX_DATABASES),
+				 errhint("A database that is dropped makes room for another one.")));
 
 	if (!exit_callback_registered)
 	{

@@ -58,6 +58,7 @@ confirmed_floor(void)
 		ereport(ERROR,
 				(errcode(LF_ERRCODE_WORKER),
 				 errmsg("the epoch of this database is not confirmed yet"),
+				 errdetail("Its history is not the one that the last epoch began in, and the worker has not begun a new one."),
 				 errhint("Try again in a moment. The view lease_fence.worker_status and the server log say what the worker does.")));
 	return floor;
 }

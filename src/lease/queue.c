@@ -470,8 +470,12 @@ mint_ready(LfPending **batch, int count, LfClock *next)
 	}
 	for (int i = 0; i < count; i++)
 	{
-		if (count == 1 || !commit_batch(&batch[i], 1, &problem))
+		if (count > 1 && commit_batch(&batch[i], 1, &problem))
+			continue;
+		if (problem != NULL)
 			refuse(batch[i], LF_ANSWER_FAILED, problem);
+		else
+			*next = Min(*next, lf_clock_now() + RETRY_SOON);
 	}
 }
 

@@ -426,6 +426,7 @@ lf_worker_main(Datum main_arg)
 		pgstat_report_stat(false);
 		if (next <= lf_clock_now())
 			continue;
+		pgstat_report_activity(STATE_IDLE, "waiting for work");
 		WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 				  Max(1, lf_clock_milliseconds_until(next, TICK / 1000)),
 				  lf_wait_event(&wait_event, "LeaseFenceWorker"));

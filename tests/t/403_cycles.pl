@@ -31,12 +31,15 @@ sub is_broken
 	my ($what, @sessions) = @_;
 	my $begun = now();
 	my @failed;
+	my @open = @sessions;
 
-	while (my @open = grep { $_->busy } @sessions)
+	while (@open)
 	{
 		wait_until("$what: one of them is answered",
 			sub { grep { !$_->busy } @open });
-		for my $s (grep { !$_->busy } @open)
+		my @answered = grep { !$_->busy } @open;
+		@open = grep { my $s = $_; !grep { $_ == $s } @answered } @open;
+		for my $s (@answered)
 		{
 			push @failed, $s->state if $s->state ne '00000';
 			$s->query('ROLLBACK; DISCARD ALL');
