@@ -57,3 +57,6 @@ ISOLATION_OPTS = --inputdir=$(srcdir)/tests/isolation --load-extension=lease_fen
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
+
+# PGXS knows no dependencies on headers unless the server was built with them.
+$(OBJS): $(wildcard $(srcdir)/src/*/*.h)
