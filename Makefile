@@ -13,18 +13,24 @@ OBJS = \
 	src/base/point.o \
 	src/base/settings.o \
 	src/base/shmem.o \
+	src/base/table.o \
 	src/base/transaction.o \
+	src/fence/amount.o \
 	src/fence/check.o \
+	src/fence/columns.o \
 	src/fence/drain.o \
 	src/fence/entry.o \
 	src/fence/epoch.o \
 	src/fence/grants.o \
 	src/fence/guard.o \
 	src/fence/guard_info.o \
+	src/fence/guarded.o \
 	src/fence/mint.o \
+	src/fence/operation.o \
 	src/fence/present.o \
 	src/fence/protect.o \
 	src/fence/reject.o \
+	src/fence/statement.o \
 	src/fence/template.o \
 	src/fence/token_lock.o \
 	src/fence/truncate.o \

@@ -75,6 +75,18 @@ CREATE TABLE lease_fence.rejected_writes (
 COMMENT ON TABLE lease_fence.rejected_writes IS
 'writes that a guard refused (rejected), would have refused (observed), let through for a reason (bypassed), and writers ended by a drain (terminated)';
 
+CREATE TABLE lease_fence.operations (
+    key text COLLATE "C" PRIMARY KEY,
+    role name NOT NULL,
+    relation regclass NOT NULL,
+    digest bytea NOT NULL,
+    answer jsonb NOT NULL,
+    token bigint,
+    at timestamptz NOT NULL
+);
+COMMENT ON TABLE lease_fence.operations IS
+'operation keys that were applied, and what they were answered';
+
 CREATE TABLE lease_fence.guard_modes (
     relation regclass PRIMARY KEY,
     mode text NOT NULL
@@ -88,16 +100,20 @@ CREATE TRIGGER drop_replicated BEFORE INSERT OR UPDATE OR DELETE ON lease_fence.
     FOR EACH ROW EXECUTE FUNCTION lease_fence.drop_replicated();
 CREATE TRIGGER drop_replicated BEFORE INSERT OR UPDATE OR DELETE ON lease_fence.rejected_writes
     FOR EACH ROW EXECUTE FUNCTION lease_fence.drop_replicated();
+CREATE TRIGGER drop_replicated BEFORE INSERT OR UPDATE OR DELETE ON lease_fence.operations
+    FOR EACH ROW EXECUTE FUNCTION lease_fence.drop_replicated();
 CREATE TRIGGER drop_replicated BEFORE INSERT OR UPDATE OR DELETE ON lease_fence.guard_modes
     FOR EACH ROW EXECUTE FUNCTION lease_fence.drop_replicated();
 ALTER TABLE lease_fence.epochs ENABLE REPLICA TRIGGER drop_replicated;
 ALTER TABLE lease_fence.grants ENABLE REPLICA TRIGGER drop_replicated;
 ALTER TABLE lease_fence.rejected_writes ENABLE REPLICA TRIGGER drop_replicated;
+ALTER TABLE lease_fence.operations ENABLE REPLICA TRIGGER drop_replicated;
 ALTER TABLE lease_fence.guard_modes ENABLE REPLICA TRIGGER drop_replicated;
 
 SELECT pg_catalog.pg_extension_config_dump('lease_fence.epochs', '');
 SELECT pg_catalog.pg_extension_config_dump('lease_fence.grants', '');
 SELECT pg_catalog.pg_extension_config_dump('lease_fence.rejected_writes', '');
+SELECT pg_catalog.pg_extension_config_dump('lease_fence.operations', '');
 SELECT pg_catalog.pg_extension_config_dump('lease_fence.guard_modes', '');
 
 -- ---------------------------------------------------------------------------
@@ -186,6 +202,55 @@ CREATE FUNCTION lease_fence.unprotect(relation regclass, drop_column boolean DEF
 LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_unprotect';
 COMMENT ON FUNCTION lease_fence.unprotect(regclass, boolean) IS
 'takes a table''s guard away. For the table''s owner';
+
+-- ---------------------------------------------------------------------------
+-- Guarded rows: one row by key, in one statement
+-- ---------------------------------------------------------------------------
+
+CREATE FUNCTION lease_fence.guarded_update(
+    relation regclass, key text, changes jsonb, token bigint DEFAULT NULL,
+    expected jsonb DEFAULT NULL, operation_key text DEFAULT NULL,
+    OUT outcome text, OUT new_row jsonb)
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_guarded_update';
+COMMENT ON FUNCTION lease_fence.guarded_update(regclass, text, jsonb, bigint, jsonb, text) IS
+'updates the one row with that key, if its columns still equal expected: applied, not_met, not_found or replayed; a stale token raises. Write SELECT * FROM guarded_update(...)';
+
+CREATE FUNCTION lease_fence.guarded_decrement(
+    relation regclass, key text, column_name name, token bigint DEFAULT NULL,
+    amount numeric DEFAULT 1, floor numeric DEFAULT 0, operation_key text DEFAULT NULL,
+    OUT outcome text, OUT remaining numeric)
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_guarded_decrement';
+COMMENT ON FUNCTION lease_fence.guarded_decrement(regclass, text, name, bigint, numeric, numeric, text) IS
+'takes amount from a column, if floor is left: applied, not_met, not_found or replayed; a stale token raises. Write SELECT * FROM guarded_decrement(...)';
+
+CREATE FUNCTION lease_fence.guarded_increment(
+    relation regclass, key text, column_name name, token bigint DEFAULT NULL,
+    amount numeric DEFAULT 1, ceiling numeric DEFAULT NULL, operation_key text DEFAULT NULL,
+    OUT outcome text, OUT remaining numeric)
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_guarded_increment';
+COMMENT ON FUNCTION lease_fence.guarded_increment(regclass, text, name, bigint, numeric, numeric, text) IS
+'adds amount to a column, if it stays within ceiling: applied, not_met, not_found or replayed; a stale token raises. Write SELECT * FROM guarded_increment(...)';
+
+CREATE FUNCTION lease_fence.guarded_insert(
+    relation regclass, new_row jsonb, token bigint DEFAULT NULL, operation_key text DEFAULT NULL,
+    OUT outcome text, OUT new_row_out jsonb)
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_guarded_insert';
+COMMENT ON FUNCTION lease_fence.guarded_insert(regclass, jsonb, bigint, text) IS
+'inserts one row: applied or replayed; a stale token raises. Write SELECT * FROM guarded_insert(...)';
+
+CREATE FUNCTION lease_fence.guarded_delete(
+    relation regclass, key text, token bigint DEFAULT NULL,
+    expected jsonb DEFAULT NULL, operation_key text DEFAULT NULL,
+    OUT outcome text, OUT old_row jsonb)
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_guarded_delete';
+COMMENT ON FUNCTION lease_fence.guarded_delete(regclass, text, bigint, jsonb, text) IS
+'deletes the one row with that key, if its columns still equal expected: applied, not_met, not_found or replayed; a stale token raises. Write SELECT * FROM guarded_delete(...)';
+
+CREATE FUNCTION lease_fence.operation(key text)
+RETURNS TABLE (relation regclass, outcome text, answer jsonb, token bigint, at timestamptz)
+LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'lf_operation';
+COMMENT ON FUNCTION lease_fence.operation(text) IS
+'what became of an operation key? No row: it was not applied. For the role that used it';
 
 -- ---------------------------------------------------------------------------
 -- What the DBA reads

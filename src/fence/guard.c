@@ -343,6 +343,21 @@ lf_guard_truncate(Relation relation, Trigger *trigger)
 		lf_reject_write(&write, resource.length > 0 ? &resource : NULL, NULL, &verdict);
 }
 
+void
+lf_guard_check_unwritten(Relation relation, Trigger *trigger, HeapTuple row)
+{
+	GuardCall	call;
+
+	memset(&call, 0, sizeof(call));
+	call.info = lf_guard_info(relation, trigger, NULL);
+	call.desc = RelationGetDescr(relation);
+	call.write.relation = relation;
+	call.write.operation = "UPDATE";
+	call.write.key_row = row;
+	if (call.info->mode == LF_MODE_ENFORCE)
+		check_row(&call, row, true);
+}
+
 /*
  * Our own tables are in every FOR ALL TABLES publication; what a subscription
  * brings of another database's grants and epochs is dropped.  The trigger fires
