@@ -10,12 +10,15 @@ OBJS = \
 	src/base/catalog.o \
 	src/base/database.o \
 	src/base/errors.o \
+	src/base/notify.o \
 	src/base/point.o \
 	src/base/settings.o \
 	src/base/shmem.o \
+	src/base/stat.o \
 	src/base/table.o \
 	src/base/transaction.o \
 	src/fence/amount.o \
+	src/fence/bypass.o \
 	src/fence/check.o \
 	src/fence/columns.o \
 	src/fence/drain.o \
@@ -44,6 +47,7 @@ OBJS = \
 	src/lease/request.o \
 	src/lease/views.o \
 	src/audit/record.o \
+	src/audit/bypass_row.o \
 	src/audit/observe.o \
 	src/audit/writer.o \
 	src/worker/utility.o \

@@ -21,8 +21,11 @@
 #include "audit/audit.h"
 #include "base/catalog.h"
 #include "base/compat.h"
+#include "base/database.h"
+#include "base/notify.h"
 #include "base/point.h"
 #include "base/settings.h"
+#include "base/stat.h"
 #include "base/transaction.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -194,6 +197,45 @@ insert_grant(const LfGrant *grant)
 	SPI_execute_plan(insert_plan, values, NULL, false, 0);
 }
 
+/* Counted, and told to who listens, when the table says so for the first time. */
+static void
+announce_end(int64 token, LfOver how, const LfResource *resource)
+{
+	int			database = lf_database_mine();
+
+	switch (how)
+	{
+		case LF_OVER_NOT:
+		case LF_OVER_RELEASED:
+			lf_stat_add(database, LF_STAT_RELEASED, 1);
+			break;
+		case LF_OVER_LAPSED:
+			lf_stat_add(database, LF_STAT_LAPSED, 1);
+			lf_notify_add("lost", resource, token);
+			break;
+		case LF_OVER_REVOKED:
+			lf_stat_add(database, LF_STAT_REVOKED, 1);
+			lf_notify_add("revoked", resource, token);
+			break;
+		case LF_OVER_TAKEN:
+			lf_stat_add(database, LF_STAT_TAKEN_OVER, 1);
+			lf_notify_add("superseded", resource, token);
+			break;
+	}
+}
+
+static void
+read_resource(LfResource *resource)
+{
+	bool		isnull;
+	text	   *name = DatumGetTextPP(SPI_getbinval(SPI_tuptable->vals[0],
+												   SPI_tuptable->tupdesc, 1, &isnull));
+
+	resource->database = MyDatabaseId;
+	resource->length = Min(VARSIZE_ANY_EXHDR(name), LF_RESOURCE_MAX);
+	memcpy(resource->name, VARDATA_ANY(name), resource->length);
+}
+
 static void
 update_end(int64 token, LfOver how, TimestampTz at)
 {
@@ -203,7 +245,8 @@ update_end(int64 token, LfOver how, TimestampTz at)
 	if (end_plan == NULL)
 	{
 		end_plan = SPI_prepare("UPDATE lease_fence.grants SET how_ended = $2, ended_at = $3"
-							   " WHERE token OPERATOR(pg_catalog.=) $1 AND ended_at IS NULL",
+							   " WHERE token OPERATOR(pg_catalog.=) $1 AND ended_at IS NULL"
+							   " RETURNING resource",
 							   lengthof(types), types);
 		SPI_keepplan(end_plan);
 	}
@@ -211,6 +254,13 @@ update_end(int64 token, LfOver how, TimestampTz at)
 	values[1] = CStringGetTextDatum(lf_over_name(how));
 	values[2] = TimestampTzGetDatum(at);
 	SPI_execute_plan(end_plan, values, NULL, false, 0);
+	if (SPI_processed == 1)
+	{
+		LfResource	resource;
+
+		read_resource(&resource);
+		announce_end(token, how, &resource);
+	}
 }
 
 /* A table that somebody has locked is no reason to wait: the log has it. */
@@ -272,6 +322,8 @@ lf_mint_commit(LfMint **mints, int count, XLogRecPtr *end, char **problem)
 	*problem = NULL;
 	if (!lf_transaction_try("minting", mint_all, &work, end, problem) || !work.opened)
 		return false;
+	lf_stat_add(lf_database_mine(), LF_STAT_MINTS, 1);
+	lf_stat_add(lf_database_mine(), LF_STAT_GRANTED, count);
 	LF_POINT("mint-committed");
 	return true;
 }

@@ -18,6 +18,7 @@
 #include "base/database.h"
 #include "base/point.h"
 #include "base/shmem.h"
+#include "base/stat.h"
 #include "base/transaction.h"
 #include "fence/epoch.h"
 #include "lease/pending.h"
@@ -562,6 +563,7 @@ break_cycles(LfClock *next)
 			pending->look_for_cycle = lf_clock_after(now, DeadlockTimeout * INT64CONST(1000));
 			if (lf_cycles_find(&pending_list, pending, holders_of))
 			{
+				lf_stat_add(lf_database_mine(), LF_STAT_DEADLOCKS, 1);
 				refuse(pending, LF_ANSWER_CYCLE, NULL);
 				continue;
 			}
