@@ -7,6 +7,7 @@ DATA = lease_fence--1.0.sql
 
 OBJS = \
 	src/lease_fence.o \
+	src/base/arguments.o \
 	src/base/catalog.o \
 	src/base/database.o \
 	src/base/errors.o \
@@ -17,12 +18,15 @@ OBJS = \
 	src/base/stat.o \
 	src/base/table.o \
 	src/base/transaction.o \
+	src/coordinator/profile.o \
+	src/coordinator/profile_table.o \
 	src/fence/amount.o \
 	src/fence/bypass.o \
 	src/fence/check.o \
 	src/fence/columns.o \
 	src/fence/drain.o \
 	src/fence/entry.o \
+	src/fence/examine.o \
 	src/fence/epoch.o \
 	src/fence/grants.o \
 	src/fence/guard.o \
@@ -38,10 +42,10 @@ OBJS = \
 	src/fence/token_lock.o \
 	src/fence/truncate.o \
 	src/lease/acquire.o \
-	src/lease/arguments.o \
 	src/lease/ask.o \
 	src/lease/cycles.o \
 	src/lease/held.o \
+	src/lease/import.o \
 	src/lease/manage.o \
 	src/lease/queue.o \
 	src/lease/request.o \
@@ -51,7 +55,9 @@ OBJS = \
 	src/audit/observe.o \
 	src/audit/writer.o \
 	src/worker/utility.o \
+	src/worker/watch.o \
 	src/worker/launcher.o \
+	src/worker/purge.o \
 	src/worker/worker.o
 
 PG_CPPFLAGS = -I$(srcdir)/src -DLF_VERSION='"$(EXTVERSION)"'

@@ -17,6 +17,8 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "audit/place.h"
+#include "base/notify.h"
+#include "base/stat.h"
 #include "base/catalog.h"
 #include "base/shmem.h"
 #include "base/transaction.h"
@@ -368,6 +370,9 @@ settle_batch(int database, XLogRecPtr committed)
 		lf_audit_step(taken[i], LF_PLACE_WORD(database, LF_PLACE_TAKEN),
 					  LF_PLACE_WORD(database, LF_PLACE_COMMITTED));
 		pg_atomic_fetch_add_u64(&lf_audit_counts(database)->written, 1);
+		lf_stat_add(database, LF_STAT_REJECTED, 1);
+		lf_notify_add("rejected", &lf_audit_places[taken[i]].record.resource,
+					  lf_audit_places[taken[i]].record.presented_token);
 		unanswered++;
 	}
 	taken_count = 0;

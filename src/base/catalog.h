@@ -24,6 +24,7 @@ typedef struct LfCatalog
 	Oid			rejected_writes_index;	/* (id) */
 	Oid			operations;
 	Oid			operations_index;	/* (key) */
+	Oid			profiles;
 	Oid			guard_modes;
 	Oid			guard_modes_index;	/* (relation) */
 } LfCatalog;

@@ -16,6 +16,7 @@
 #include "fence/bypass.h"
 #include "tcop/tcopprot.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 typedef struct BypassSetting
 {
@@ -107,9 +108,13 @@ lf_bypass_note(Oid relation, const char *operation)
 	MemoryContextSwitchTo(saved);
 }
 
+/* The statements' snapshots are gone by now. */
 static void
 write_bypassed(void)
 {
+	if (bypassed == NULL)
+		return;
+	PushActiveSnapshot(GetLatestSnapshot());
 	for (Bypassed *one = bypassed; one != NULL; one = one->next)
 	{
 		LfRejection rejection;
@@ -122,6 +127,7 @@ write_bypassed(void)
 		rejection.over_for = -1;
 		lf_audit_bypassed(&rejection, one->reason, one->statement, one->rows);
 	}
+	PopActiveSnapshot();
 	bypassed = NULL;
 }
 

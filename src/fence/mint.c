@@ -88,6 +88,7 @@ load_entry(void *arg)
 	{
 		memset(&grant, 0, sizeof(grant));
 		grant.resource = *work->resource;
+		grant.number = -1;
 		grant.state.owner = -1;
 		grant.state.over = LF_OVER_RELEASED;
 	}
@@ -173,16 +174,18 @@ bytes_datum(const char *bytes, int length)
 static void
 insert_grant(const LfGrant *grant)
 {
-	Oid			types[] = {INT8OID, TEXTOID, BYTEAOID, NAMEOID, TEXTOID, INTERVALOID, TIMESTAMPTZOID};
+	Oid			types[] = {INT8OID, TEXTOID, BYTEAOID, NAMEOID, TEXTOID, INTERVALOID, TIMESTAMPTZOID, INT8OID};
 	char	   *role = GetUserNameFromId(grant->state.role, true);
-	Datum		values[7];
+	Datum		values[8];
+	char		nulls[8] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
 	NameData	role_name;
 
 	if (insert_plan == NULL)
 	{
 		insert_plan = SPI_prepare("INSERT INTO lease_fence.grants"
-								  " (token, resource, holder, coordinator, role, scope, ttl, granted_at)"
-								  " VALUES ($1, $2, $3, 'embedded', $4, $5, $6, $7)",
+								  " (token, resource, holder, coordinator, role, scope, ttl, granted_at, external_number)"
+								  " VALUES ($1, $2, $3, CASE WHEN $8 IS NULL THEN 'embedded' ELSE 'external' END,"
+								  " $4, $5, $6, $7, $8)",
 								  lengthof(types), types);
 		SPI_keepplan(insert_plan);
 	}
@@ -194,7 +197,10 @@ insert_grant(const LfGrant *grant)
 	values[4] = CStringGetTextDatum(lf_scope_name(grant->state.scope));
 	values[5] = interval_datum(grant->state.ttl);
 	values[6] = TimestampTzGetDatum(grant->granted_at);
-	SPI_execute_plan(insert_plan, values, NULL, false, 0);
+	values[7] = Int64GetDatum(grant->number);
+	if (grant->number < 0)
+		nulls[7] = 'n';
+	SPI_execute_plan(insert_plan, values, nulls, false, 0);
 }
 
 /* Counted, and told to who listens, when the table says so for the first time. */

@@ -17,7 +17,7 @@
 #include "fence/grants.h"
 #include "fence/present.h"
 #include "fence/reject.h"
-#include "lease/arguments.h"
+#include "base/arguments.h"
 #include "lease/ask.h"
 #include "lease/held.h"
 #include "utils/array.h"

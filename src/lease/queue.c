@@ -76,6 +76,7 @@ describe_grant(LfPending *pending, LfMint *mint, const LfResource *resource)
 	grant->resource = *resource;
 	grant->holder = request->holder;
 	grant->ticket = request->ticket;
+	grant->number = request->kind == LF_REQUEST_IMPORT ? request->number : -1;
 	grant->state.role = request->role;
 	grant->state.scope = request->scope;
 	grant->state.ttl = request->ttl;
@@ -235,8 +236,45 @@ typedef enum Reservation
 {
 	RESERVED,
 	MUST_WAIT,
-	NO_ROOM
+	NO_ROOM,
+	SETTLED						/* it has its answer */
 } Reservation;
+
+static void
+settle(LfPending *pending, LfAnswer answer, int64 token)
+{
+	abandon_mints(pending);
+	lf_request_answer(pending->slot, pending->request.ticket, answer, token, NULL);
+	forget(pending);
+}
+
+/*
+ * A higher number is a new grant; the same one is the same grant while it
+ * lives, and in a new epoch a new one; a lower one is superseded.
+ */
+static Reservation
+compare_numbers(LfPending *pending, const LfResource *resource)
+{
+	int64		number = pending->request.number;
+	LfGrant		present;
+	LfEpochView epoch;
+
+	if (!lf_entry_read(resource, &present) || present.state.token == 0 ||
+		number > present.number)
+		return RESERVED;
+	lf_epoch_look(lf_database_mine(), &epoch);
+	if (number == present.number && present.state.token <= epoch.floor)
+		return RESERVED;
+	if (number < present.number)
+		settle(pending, LF_ANSWER_OLDER, present.state.token);
+	else if (present.state.role == pending->request.role &&
+			 lf_entry_extend(resource, present.state.token, pending->request.ttl,
+							 &present.state))
+		settle(pending, LF_ANSWER_GRANTED, present.state.token);
+	else
+		settle(pending, LF_ANSWER_OVER, present.state.token);
+	return SETTLED;
+}
 
 /* *next: when the wait may be over. */
 static Reservation
@@ -258,6 +296,8 @@ reserve(LfPending *pending, LfMint *mint, LfClock *next)
 		case LF_LOAD_NO_ROOM:
 			return NO_ROOM;
 	}
+	if (pending->request.kind == LF_REQUEST_IMPORT)
+		return compare_numbers(pending, resource);
 	if (pending->request.kind == LF_REQUEST_ACQUIRE && lf_grant_is_live(&state, now) &&
 		!takes_over(pending, resource))
 	{
@@ -336,6 +376,8 @@ advance(LfPending *pending, LfClock *next)
 				return;
 			case NO_ROOM:
 				refuse(pending, LF_ANSWER_NO_ROOM, NULL);
+				return;
+			case SETTLED:
 				return;
 		}
 	}

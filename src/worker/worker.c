@@ -25,6 +25,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/database.h"
+#include "base/notify.h"
 #include "base/settings.h"
 #include "base/shmem.h"
 #include "base/transaction.h"
@@ -48,6 +49,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "worker/launcher.h"
+#include "worker/purge.h"
+#include "worker/watch.h"
 #include "worker/worker.h"
 
 /* Nothing live, nothing asked for so long: the worker retires. */
@@ -70,6 +73,7 @@ typedef struct Worker
 	LfClock		idle_since;
 	LfClock		last_sweep;
 	int			live;			/* leases, at the last sweep */
+	bool		reloaded;		/* settings, since the last purge */
 } Worker;
 
 static Worker worker = {.database = -1};
@@ -288,8 +292,11 @@ pass(void)
 		next = Min(next, lf_clock_now() + TICK_BUSY);
 	lf_audit_answer(worker.database);
 	lf_audit_write_observed(worker.database);
-	if (lf_audit_busy(worker.database))
+	if (lf_audit_busy(worker.database) || !lf_notify_send(worker.database))
 		next = Min(next, lf_clock_now() + TICK_BUSY);
+	next = Min(next, lf_purge_pass(worker.database, worker.reloaded));
+	worker.reloaded = false;
+	lf_watch_pass();
 	return next;
 }
 
@@ -338,6 +345,7 @@ take_interrupts(void)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
+		worker.reloaded = true;
 	}
 	lf_database_beat(worker.database);
 	if (lf_database_is_held(worker.database))
