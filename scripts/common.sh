@@ -176,11 +176,16 @@ lf_as_postgres() {
 	fi
 }
 
-# Copies the source to $LF_DIR/source and builds it there: nothing of root's or
-# of another PostgreSQL's stays behind in the working tree.
+# lf_build FOLDER [COPT]: copies the source to that folder in $LF_DIR and builds it
+# there: nothing of root's or of another PostgreSQL's stays behind in the working
+# tree.  LF_BUILT, when set, is such a folder that another script of ours has built.
 lf_build() {
-	local source=$LF_DIR/source log=$LF_DIR/build.log jobs
+	local source=$LF_DIR/$1 copt=${2:--Werror} log=$LF_DIR/build.log jobs
 
+	if [[ -n ${LF_BUILT:-} ]]; then
+		cp -a "$LF_BUILT" "$source"
+		return
+	fi
 	mkdir "$source"
 	tar -C "$LF_ROOT" --exclude=.git --exclude='*.o' --exclude='*.so' --exclude='*.bc' \
 		--exclude=.deps --exclude=tmp_check --exclude=./results --exclude=./output_iso \
@@ -188,7 +193,7 @@ lf_build() {
 	! lf_is_root || chown -R "$LF_USER:" "$source"
 
 	jobs=$(nproc 2>/dev/null || echo 2)
-	lf_as_postgres make -s -C "$source" -j"$jobs" with_llvm=no COPT=-Werror \
+	lf_as_postgres make -s -C "$source" -j"$jobs" with_llvm=no COPT="$copt" \
 		PG_CONFIG="$LF_PG_CONFIG" >"$log" 2>&1 || {
 		cat "$log" >&2
 		return 1

@@ -91,7 +91,8 @@ interval_microseconds(Interval *interval)
 	int64		longer;
 
 	/* 292 000 years of 64-bit microseconds; infinite intervals come here too */
-	if (Abs(years) > 200000 || Abs((int64) interval->day) > 70000000)
+	if (years > 200000 || years < -200000 ||
+		interval->day > 70000000 || interval->day < -70000000)
 		return years < 0 || interval->day < 0 ? PG_INT64_MIN : PG_INT64_MAX;
 	longer = years * YEAR + days * USECS_PER_DAY;
 	if (interval->time > 0 && longer > PG_INT64_MAX - interval->time)

@@ -479,7 +479,7 @@ lf_entry_extend(const LfResource *resource, int64 token, int64 ttl,
 }
 
 void
-lf_entry_widen(const LfResource *resource, int64 token)
+lf_entry_set_scope(const LfResource *resource, int64 token, LfScope scope)
 {
 	uint32		hash = lf_resource_hash(resource);
 	LWLock	   *lock = partition_lock(hash);
@@ -488,7 +488,7 @@ lf_entry_widen(const LfResource *resource, int64 token)
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	slot = find_slot(resource, hash);
 	if (slot != NULL && slot->grant.state.token == token)
-		slot->grant.state.scope = LF_SCOPE_SESSION;
+		slot->grant.state.scope = scope;
 	LWLockRelease(lock);
 }
 
@@ -679,6 +679,21 @@ lf_entry_end_written(const LfEnd *end)
 		slot->end_written = true;
 	}
 	LWLockRelease(lock);
+}
+
+bool
+lf_entry_end_is_pending(const LfResource *resource)
+{
+	uint32		hash = lf_resource_hash(resource);
+	LWLock	   *lock = partition_lock(hash);
+	LfSlot	   *slot;
+	bool		pending;
+
+	LWLockAcquire(lock, LW_SHARED);
+	slot = find_slot(resource, hash);
+	pending = slot != NULL && slot->in_end_list;
+	LWLockRelease(lock);
+	return pending;
 }
 
 void

@@ -104,8 +104,8 @@ extern bool lf_entry_end(const LfResource *resource, int64 token, LfOver how);
 extern bool lf_entry_extend(const LfResource *resource, int64 token, int64 ttl,
 							LfGrantState *state);
 
-/* The scope of a live grant that its session holds becomes wider. */
-extern void lf_entry_widen(const LfResource *resource, int64 token);
+/* The scope of a live grant that its session holds becomes wider, or was not. */
+extern void lf_entry_set_scope(const LfResource *resource, int64 token, LfScope scope);
 
 /*
  * Worker: step 1 of a mint, "over" first, then "draining".  False if the entry
@@ -140,6 +140,9 @@ typedef struct LfEnd
 } LfEnd;
 extern int	lf_entry_take_ends(Oid database, LfEnd *ends, int max);
 extern void lf_entry_end_written(const LfEnd *end);
+
+/* Is there an end of this resource's grant that is not in the table yet? */
+extern bool lf_entry_end_is_pending(const LfResource *resource);
 
 /* Forgets all entries of a database: it was dropped, or begins a new epoch. */
 extern void lf_entry_forget_database(Oid database);

@@ -239,65 +239,125 @@ lf_epoch_raise_floor(int64 stamp)
 	lf_database_wake(database);
 }
 
+/*
+ * The place may still hold what an extension that was dropped has left, or a
+ * database that was dropped: that says nothing of ours.
+ */
 bool
-lf_epoch_look(int database, LfEpochView *view)
+lf_epoch_look(int database, Oid extension, LfEpochView *view)
 {
 	LfEpochState *state = &states[database];
 
+	memset(view, 0, sizeof(*view));
 	LWLockAcquire(lf_lwlock(LF_LOCK_EPOCHS), LW_SHARED);
-	view->id = state->id;
-	view->floor = (int64) pg_atomic_read_u64(&state->floor);
-	view->confirmed = view->floor != 0;
+	if (state->database == MyDatabaseId && state->extension == extension)
+	{
+		view->id = state->id;
+		view->floor = (int64) pg_atomic_read_u64(&state->floor);
+		view->confirmed = view->floor != 0;
+	}
 	LWLockRelease(lf_lwlock(LF_LOCK_EPOCHS));
 	return view->id != 0;
+}
+
+/* Caller holds the lock exclusively. */
+static void
+forget_state(LfEpochState *state)
+{
+	pg_atomic_write_u64(&state->floor, 0);
+	state->id = 0;
+	state->database = InvalidOid;
+	state->extension = InvalidOid;
+	pg_atomic_write_u64(&state->stamp, 0);
 }
 
 void
 lf_epoch_forget(int database)
 {
 	LWLockAcquire(lf_lwlock(LF_LOCK_EPOCHS), LW_EXCLUSIVE);
-	pg_atomic_write_u64(&states[database].floor, 0);
-	states[database].id = 0;
-	states[database].extension = InvalidOid;
-	pg_atomic_write_u64(&states[database].stamp, 0);
+	forget_state(&states[database]);
 	LWLockRelease(lf_lwlock(LF_LOCK_EPOCHS));
+}
+
+/*
+ * Compared and forgotten under one lock: what a backend has just confirmed for
+ * the present extension, and the entries that it loaded since, must stay.
+ */
+bool
+lf_epoch_forget_other(int database, Oid extension)
+{
+	LfEpochState *state = &states[database];
+	bool		other;
+
+	LWLockAcquire(lf_lwlock(LF_LOCK_EPOCHS), LW_EXCLUSIVE);
+	other = state->id != 0 &&
+		(state->database != MyDatabaseId || state->extension != extension);
+	if (other)
+		forget_state(state);
+	LWLockRelease(lf_lwlock(LF_LOCK_EPOCHS));
+	return other;
 }
 
 /* Does a stamp in a guarded table stand above all that was minted? */
 static bool
-stamp_is_ahead(int database)
+stamp_is_ahead(int database, Oid extension)
 {
 	int64		stamp = (int64) pg_atomic_read_u64(&states[database].stamp);
 	LfEpochView view;
 
 	if (stamp == 0)
 		return false;
-	return lf_epoch_look(database, &view) && stamp > view.floor &&
+	return lf_epoch_look(database, extension, &view) && stamp > view.floor &&
 		stamp > lf_grants_last_token();
 }
 
-bool
-lf_epoch_is_due(int database)
+/* The worker never waits for a lock: not for one of our own tables either. */
+static bool
+lock_own_tables(LOCKMODE mode)
+{
+	const LfCatalog *catalog = lf_catalog_required();
+
+	return ConditionalLockRelationOid(catalog->epochs, mode) &&
+		ConditionalLockRelationOid(catalog->grants, mode) &&
+		ConditionalLockRelationOid(catalog->guard_modes, AccessShareLock);
+}
+
+/* In a transaction, our tables locked. */
+static LfEpochNeed
+look_at_need(int database, Oid extension, bool confirmed)
+{
+	Epoch		last;
+
+	if (confirmed)
+		return stamp_is_ahead(database, extension) ? LF_EPOCH_DUE : LF_EPOCH_GOOD;
+	if (!read_last(&last) || !is_present(&last))
+		return LF_EPOCH_DUE;
+	publish(database, &last);
+	return LF_EPOCH_GOOD;
+}
+
+/* A stamp that cannot be compared yet is kept for the next look. */
+LfEpochNeed
+lf_epoch_need(int database, Oid extension)
 {
 	LfEpochView view;
-	Epoch		last;
-	bool		due = false;
+	LfEpochNeed need;
 
-	lf_epoch_look(database, &view);
+	lf_epoch_look(database, extension, &view);
 	if (view.confirmed && pg_atomic_read_u64(&states[database].stamp) == 0)
-		return false;
+		return LF_EPOCH_GOOD;
 
 	lf_transaction_begin("confirming the epoch");
-	if (!view.confirmed && read_last(&last) && is_present(&last))
-		publish(database, &last);
-	else if (!view.confirmed)
-		due = true;
+	if (!lock_own_tables(AccessShareLock))
+		need = view.confirmed ? LF_EPOCH_GOOD : LF_EPOCH_LATER;
 	else
-		due = stamp_is_ahead(database);
-	if (!due)
-		pg_atomic_write_u64(&states[database].stamp, 0);
+	{
+		need = look_at_need(database, extension, view.confirmed);
+		if (need == LF_EPOCH_GOOD)
+			pg_atomic_write_u64(&states[database].stamp, 0);
+	}
 	lf_transaction_commit();
-	return due;
+	return need;
 }
 
 /* Locks a guarded table and all its partitions, or none of it counts. */
@@ -389,6 +449,8 @@ lf_epoch_begin(int database, const char *reason)
 {
 	Epoch		last;
 
+	if (!lock_own_tables(RowExclusiveLock))
+		return 0;
 	read_last(&last);
 	describe_present(&begun);
 	begun.id = last.id + 1;

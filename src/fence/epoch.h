@@ -35,19 +35,33 @@ extern bool lf_epoch_confirmed(int64 *floor);
  */
 extern void lf_epoch_raise_floor(int64 stamp);
 
-extern bool lf_epoch_look(int database, LfEpochView *view);
+/* What is known of this database's epoch under that extension. */
+extern bool lf_epoch_look(int database, Oid extension, LfEpochView *view);
+
+typedef enum LfEpochNeed
+{
+	LF_EPOCH_GOOD,				/* confirmed */
+	LF_EPOCH_DUE,				/* a new one must begin */
+	LF_EPOCH_LATER				/* somebody has locked our tables */
+} LfEpochNeed;
 
 /*
- * Worker.  is_due: outside a transaction; true when a new epoch must begin
- * (nothing was confirmed, and the last one is not ours; or a stamp asks for it),
- * confirms an unchanged one.  begin: in a transaction of the caller's; ends all
- * open grants in the table.  began: after its commit, publishes it.
+ * Worker.  need: outside a transaction; confirms an unchanged epoch.  A new one
+ * is due when the last is not ours, or a stamp asks for it.  begin: in a
+ * transaction of the caller's; ends all open grants in the table; the floor, or
+ * 0 if a table is locked.  began: after its commit, publishes it.
  */
-extern bool lf_epoch_is_due(int database);
+extern LfEpochNeed lf_epoch_need(int database, Oid extension);
 extern int64 lf_epoch_begin(int database, const char *reason);
 extern void lf_epoch_began(int database);
 
-/* Worker: the extension is gone. */
+/* Worker, or who has dropped the database: nothing of it is true any more. */
 extern void lf_epoch_forget(int database);
+
+/*
+ * Worker: what is known is another extension's, or another database's that had
+ * the same place; it is forgotten.
+ */
+extern bool lf_epoch_forget_other(int database, Oid extension);
 
 #endif							/* LF_FENCE_EPOCH_H */

@@ -87,7 +87,8 @@ refuse_unnamed(const GuardCall *call, AttrNumber null_column)
 
 /*
  * Under which token may this row be written?  0 only where a guard is free and
- * nothing covers the row.
+ * nothing covers the row.  The stamp that counts is a stored one: what a new row
+ * brings is the client's.
  */
 static int64
 check_row(const GuardCall *call, HeapTuple row, bool needed)
@@ -107,7 +108,7 @@ check_row(const GuardCall *call, HeapTuple row, bool needed)
 	{
 		int64		stamp = stamp_of(call, row);
 
-		if (call->write.key_row != row || stamp <= verdict.token)
+		if (row == call->write.new_row || stamp <= verdict.token)
 			return verdict.token;
 		lf_check_undo(&verdict);
 		verdict.kind = LF_VERDICT_REJECTED;
@@ -390,7 +391,9 @@ lf_drop_replicated(PG_FUNCTION_ARGS)
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
-		elog(ERROR, "lease_fence.drop_replicated() can only be called as a trigger");
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("lease_fence.drop_replicated() can only be called as a trigger")));
 	if (IsLogicalWorker())
 		return PointerGetDatum(NULL);
 	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?

@@ -56,6 +56,9 @@ name_guard(void *arg)
 {
 	Relation	relation = arg;
 
+	/* protect() accepted these once: it is the table that is no longer right. */
+	if (geterrcode() == ERRCODE_INVALID_PARAMETER_VALUE)
+		errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE);
 	errcontext("guard of table \"%s.%s\"",
 			   get_namespace_name(RelationGetNamespace(relation)),
 			   RelationGetRelationName(relation));

@@ -42,6 +42,7 @@
 #define TOKEN_MAX ((INT64CONST(1) << 53) - 1)
 
 #define ENDS_PER_BATCH 256
+#define SINGLY_LIMIT INT64CONST(500000)
 
 static SPIPlanPtr insert_plan = NULL;
 static SPIPlanPtr end_plan = NULL;
@@ -65,6 +66,16 @@ typedef struct EndWork
 	int			count;
 	bool		opened;
 } EndWork;
+
+/* Worker: an end that could not be written; token 0: free. */
+typedef struct PutOff
+{
+	int64		token;
+	int			failures;
+	LfClock		retry_at;
+} PutOff;
+
+static PutOff put_off[64];
 
 void
 lf_mint_check_range(int64 token)
@@ -298,7 +309,11 @@ mint_all(void *arg)
 	if (!work->opened)
 		return;
 	if (!lf_epoch_confirmed(&floor))
-		elog(ERROR, "no confirmed epoch to mint in");
+	{
+		/* dropped and created again during this pass: the next one sees it */
+		work->opened = false;
+		return;
+	}
 	token = Max(lf_grants_last_token(), floor);
 	lf_mint_check_range(token + work->count);
 	xid = GetCurrentFullTransactionId();
@@ -383,22 +398,122 @@ write_ends(void *arg)
 	SPI_finish();
 }
 
+/*
+ * An end that cannot be written by itself is put off, ever longer: it must not
+ * hold up the others, nor fill the log.  When there is no room for another one
+ * the one that is due first makes way, and is tried again too soon.
+ */
+static PutOff *
+find_put_off(int64 token)
+{
+	for (int i = 0; i < lengthof(put_off); i++)
+	{
+		if (put_off[i].token == token)
+			return &put_off[i];
+	}
+	return NULL;
+}
+
+static void
+put_off_end(int64 token)
+{
+	PutOff	   *place = find_put_off(token);
+
+	if (place == NULL)
+	{
+		place = &put_off[0];
+		for (int i = 1; i < lengthof(put_off); i++)
+		{
+			if (put_off[i].retry_at < place->retry_at)
+				place = &put_off[i];
+		}
+		place->token = token;
+		place->failures = 0;
+	}
+	place->failures++;
+	place->retry_at = lf_clock_after(lf_clock_now(),
+									 lf_database_backoff(place->failures));
+}
+
+/* Leaves those whose time has come. */
+static void
+leave_out_put_off(EndWork *work)
+{
+	LfClock		now = lf_clock_now();
+	int			kept = 0;
+
+	for (int i = 0; i < work->count; i++)
+	{
+		PutOff	   *place = find_put_off(work->ends[i].token);
+
+		if (place == NULL || place->retry_at <= now)
+			work->ends[kept++] = work->ends[i];
+	}
+	work->count = kept;
+}
+
+/* True: they are in the table. */
+static bool
+try_ends(EndWork *work, char **problem)
+{
+	XLogRecPtr	end;
+
+	*problem = NULL;
+	work->opened = false;
+	if (!lf_transaction_try("writing ends of grants", write_ends, work, &end, problem) ||
+		!work->opened)
+		return false;
+	for (int i = 0; i < work->count; i++)
+	{
+		PutOff	   *place = find_put_off(work->ends[i].token);
+
+		if (place != NULL)
+			memset(place, 0, sizeof(*place));
+		lf_entry_end_written(&work->ends[i]);
+	}
+	return true;
+}
+
+/*
+ * How many could be written, each by itself.  What there was no time for comes
+ * in the next pass: each may have waited for a row's lock.
+ */
+static int
+try_ends_singly(const EndWork *work)
+{
+	LfClock		limit = lf_clock_now() + SINGLY_LIMIT;
+	int			written = 0;
+
+	for (int i = 0; i < work->count && lf_clock_now() < limit; i++)
+	{
+		EndWork		single = {.ends = {work->ends[i]}, .count = 1};
+		char	   *problem;
+
+		if (try_ends(&single, &problem))
+			written++;
+		else if (problem != NULL)
+			put_off_end(work->ends[i].token);
+	}
+	return written;
+}
+
 int
 lf_mint_write_ends(void)
 {
 	EndWork		work;
-	XLogRecPtr	end;
 	char	   *problem;
+	int			written;
 
 	work.count = lf_entry_take_ends(MyDatabaseId, work.ends, ENDS_PER_BATCH);
 	if (work.count == 0)
 		return 0;
-	if (!lf_transaction_try("writing ends of grants", write_ends, &work, &end, &problem) ||
-		!work.opened)
+	leave_out_put_off(&work);
+	if (work.count == 0)
 		return -1;
-	for (int i = 0; i < work.count; i++)
-		lf_entry_end_written(&work.ends[i]);
-	return work.count;
+	if (try_ends(&work, &problem))
+		return work.count;
+	written = problem == NULL ? 0 : try_ends_singly(&work);
+	return written > 0 ? written : -1;
 }
 
 /*

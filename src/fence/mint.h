@@ -78,8 +78,8 @@ extern void lf_mint_publish(LfMint *mint);
 extern void lf_mint_abandon(LfMint *mint);
 
 /*
- * Writes a batch of ends of grants into the table: how many; -1 if it could
- * not be opened.
+ * Writes a batch of ends of grants into the table: how many; -1 if there are
+ * some and none could be written now.
  */
 extern int	lf_mint_write_ends(void);
 

@@ -147,6 +147,7 @@ fill_rejection(LfRejection *rejection, const LfWrite *write,
 		rejection->presented_holder = &presented->holder;
 }
 
+/* A sentence; empty when neither row nor resource is known. */
 static char *
 describe_row(const LfWrite *write, const char *key, const LfResource *resource)
 {
@@ -162,11 +163,12 @@ describe_row(const LfWrite *write, const char *key, const LfResource *resource)
 			appendStringInfo(&text, ", row %s", key);
 		appendStringInfoString(&text, resource != NULL ? ", resource " : "");
 	}
-	else
+	else if (resource != NULL)
 		appendStringInfoString(&text, "Resource ");
 	if (resource != NULL)
 		appendStringInfo(&text, "\"%.*s\"", resource->length, resource->name);
-	appendStringInfoChar(&text, '.');
+	if (text.len > 0)
+		appendStringInfoChar(&text, '.');
 	return text.data;
 }
 
@@ -201,7 +203,10 @@ raise_superseded(const LfVerdict *verdict, const char *what, const char *where,
 
 	initStringInfo(&detail);
 	appendStringInfoString(&detail, where);
-	if (verdict->current.token > verdict->token)
+	if (verdict->current.token > verdict->token &&
+		verdict->current.token != current->state.token)
+		appendStringInfoString(&detail, " The row was written under that token, which is not of the lease's present grant.");
+	else if (verdict->current.token > verdict->token)
 		appendStringInfo(&detail, " The newer grant was made %s ago%s%s.",
 						 seconds(GetCurrentTimestamp() - current->granted_at),
 						 may_read_audit() ? ", to holder " : "",
@@ -231,6 +236,16 @@ raise_over(const LfVerdict *verdict, const char *what, const char *where)
 					   lf_reason_name(verdict->reason),
 					   seconds(over_for(verdict))),
 			 errhint("Acquire the lease again and start from the reads.")));
+}
+
+static void
+raise_truncate(const char *where)
+{
+	ereport(ERROR,
+			(errcode(LF_ERRCODE_MISSING),
+			 errmsg("write refused: a table that is guarded row by row cannot be truncated"),
+			 errdetail("%s It would take the leases of all its rows.", where),
+			 errhint("DELETE the rows under their leases, or guard the table as a whole: with a template without columns.")));
 }
 
 static void
@@ -282,7 +297,8 @@ lf_reject_raise(const LfWrite *write, const LfResource *resource,
 			ereport(ERROR,
 					(errcode(LF_ERRCODE_UNKNOWN),
 					 errmsg("token %lld is unknown", (long long) verdict->token),
-					 errdetail("%s The token was never minted in this database, or before its present epoch.", where),
+					 errdetail("%s%sThe token was never minted in this database, or before its present epoch.",
+							   where, where[0] == '\0' ? "" : " "),
 					 errhint("Acquire the lease and use the token that it answers.")));
 			break;
 		case LF_REASON_WRONG_ROLE:
@@ -301,9 +317,11 @@ lf_reject_raise(const LfWrite *write, const LfResource *resource,
 					 errdetail("%s What this statement reads may be from before the lease was taken.", where),
 					 errhint("Retry the transaction: take the lease first, then read.")));
 			break;
+		case LF_REASON_TRUNCATE:
+			raise_truncate(where);
+			break;
 		case LF_REASON_MISSING:
 		case LF_REASON_NO_RESOURCE:
-		case LF_REASON_TRUNCATE:
 		case LF_REASON_BYPASS:
 			raise_missing(resource, column, verdict, where);
 			break;

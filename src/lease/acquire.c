@@ -342,16 +342,12 @@ reenter_all(LfRequestName *names, int count, const Terms *terms, LfRequestName *
 }
 
 static void
-give_back_all(LfRequestName *names, int count)
+give_back_all(LfRequestName *names, int count, LfScope scope)
 {
 	for (int i = 0; i < count; i++)
 	{
-		bool		last;
-
 		if (names[i].token != 0)
-			lf_held_release(names[i].token, &last);
-		if (names[i].token != 0 && last)
-			lf_entry_end(&names[i].resource, names[i].token, LF_OVER_RELEASED);
+			lf_held_give_back(names[i].token, scope);
 	}
 }
 
@@ -413,6 +409,26 @@ merge_tokens(LfRequestName *names, int count, const LfRequestName *missing)
 	}
 }
 
+/* So that the message is about the one that is in the way, not the first. */
+static void
+find_unavailable(LfRequest *request, const LfRequestName *names, int count)
+{
+	for (int i = 0; i < count; i++)
+	{
+		const LfResource *resource = &names[i].resource;
+		LfGrantState state;
+
+		if (!lf_entry_look(resource, lf_resource_hash(resource), &state))
+			continue;
+		if (request->blocked_token != 0 ? state.token == request->blocked_token :
+			lf_grant_is_live(&state, lf_clock_now()))
+		{
+			request->resource = *resource;
+			return;
+		}
+	}
+}
+
 /* All or none: without the missing ones it keeps nothing of the others. */
 static void
 ask_or_give_back(LfRequestName *names, int count, LfRequestName *missing,
@@ -423,11 +439,14 @@ ask_or_give_back(LfRequestName *names, int count, LfRequestName *missing,
 	PG_TRY();
 	{
 		if (!ask_for_all(missing, missing_count, terms, &request))
+		{
+			find_unavailable(&request, missing, missing_count);
 			raise_not_available(&request);
+		}
 	}
 	PG_CATCH();
 	{
-		give_back_all(names, count);
+		give_back_all(names, count, terms->scope);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

@@ -94,7 +94,8 @@ abandon_at_exit(int code, Datum arg)
  * Waits for the transactions that share the token's lock, at most ms.  By way
  * of lock_timeout, since a lock wait has no other end; in a subtransaction,
  * since only that undoes an error; and a lock_timeout of ours stays here, while
- * the user's own is an error as ever.
+ * the user's own is an error as ever.  An error goes on from outside of the
+ * subtransaction: whoever catches it undoes the one that is his.
  */
 static void
 wait_for_writers(int64 token, long ms)
@@ -103,6 +104,7 @@ wait_for_writers(int64 token, long ms)
 	ResourceOwner owner = CurrentResourceOwner;
 	int			users_timeout = LockTimeout;
 	bool		ours = users_timeout == 0 || ms < users_timeout;
+	ErrorData  *volatile error = NULL;
 	LOCKTAG		tag;
 
 	lf_token_lock_tag(&tag, token);
@@ -117,20 +119,25 @@ wait_for_writers(int64 token, long ms)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *error;
-
 		LockTimeout = users_timeout;
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
-		if (!ours || error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-			PG_RE_THROW();
 		FlushErrorState();
+
+		/*
+		 * Also before an error goes on: else it would end this subtransaction
+		 * alone, and a deadlock's victim keep its locks until its client says
+		 * ROLLBACK.
+		 */
 		RollbackAndReleaseCurrentSubTransaction();
-		FreeErrorData(error);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
+	if (error != NULL && (!ours || error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE))
+		ReThrowError(error);
+	if (error != NULL)
+		FreeErrorData(error);
 }
 
 static void

@@ -99,7 +99,7 @@ count_in(Held *one, LfScope scope)
 	if (one->scope == LF_SCOPE_TRANSACTION)
 	{
 		one->scope = LF_SCOPE_SESSION;
-		lf_entry_widen(&one->resource, one->token);
+		lf_entry_set_scope(&one->resource, one->token, LF_SCOPE_SESSION);
 		lf_present_session_add(one->token);
 	}
 }
@@ -192,6 +192,23 @@ lf_held_release(int64 token, bool *last)
 	if (*last)
 		remove_held(one);
 	return true;
+}
+
+void
+lf_held_give_back(int64 token, LfScope scope)
+{
+	Held	   *one = find_token(token);
+
+	if (one == NULL)
+		return;
+	if (scope == LF_SCOPE_TRANSACTION)
+		one->transaction_count--;
+	else if (--one->session_count == 0 && one->transaction_count > 0)
+	{
+		one->scope = LF_SCOPE_TRANSACTION;
+		lf_entry_set_scope(&one->resource, one->token, LF_SCOPE_TRANSACTION);
+		lf_present_session_remove(one->token);
+	}
 }
 
 void

@@ -33,6 +33,12 @@ extern bool lf_held_resource(int64 token, LfResource *resource);
  */
 extern bool lf_held_release(int64 token, bool *last);
 
+/*
+ * Undoes one lf_held_reenter of that scope: of a call that takes nothing after
+ * all.  The count from before it is left.
+ */
+extern void lf_held_give_back(int64 token, LfScope scope);
+
 /* DISCARD ALL, and the end of the session. */
 extern void lf_held_discard(void);
 

@@ -15,6 +15,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
+#include "base/catalog.h"
 #include "base/database.h"
 #include "base/point.h"
 #include "base/shmem.h"
@@ -26,6 +27,7 @@
 #include "access/xlog.h"
 #include "executor/spi.h"
 #include "catalog/pg_type.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
@@ -35,6 +37,9 @@
 
 static dlist_head pending_list = DLIST_STATIC_INIT(pending_list);
 static uint64 *known_tickets = NULL;	/* last one taken in, by backend slot */
+
+/* This pass has let go of a resource that an earlier request may wait for. */
+static bool look_again = false;
 
 static LfPending *
 pending_of(dlist_node *node)
@@ -166,6 +171,8 @@ abandon_mints(LfPending *pending)
 static void
 refuse(LfPending *pending, LfAnswer answer, const char *message)
 {
+	if (pending->reserved > 0)
+		look_again = true;
 	abandon_mints(pending);
 	lf_request_answer(pending->slot, pending->request.ticket, answer, 0, message);
 	forget(pending);
@@ -215,6 +222,29 @@ reserved_by(const LfResource *resource, const LfPending *except)
 		}
 	}
 	return NULL;
+}
+
+/*
+ * Does a request that came before wait for this resource?  It may have become
+ * free in the middle of a pass, after that request was looked at.
+ */
+static bool
+waited_for_before(const LfResource *resource, const LfPending *pending)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pending_list)
+	{
+		LfPending  *other = pending_of(iter.cur);
+
+		if (other == pending)
+			return false;
+		if (other->request.kind == LF_REQUEST_ACQUIRE &&
+			other->reserved < other->request.count &&
+			lf_resource_equal(&other->mints[other->reserved].grant.resource, resource))
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -298,10 +328,18 @@ reserve(LfPending *pending, LfMint *mint, LfClock *next)
 	}
 	if (pending->request.kind == LF_REQUEST_IMPORT)
 		return compare_numbers(pending, resource);
-	if (pending->request.kind == LF_REQUEST_ACQUIRE && lf_grant_is_live(&state, now) &&
-		!takes_over(pending, resource))
+	if (pending->request.kind != LF_REQUEST_ACQUIRE)
+		return RESERVED;
+	if (lf_grant_is_live(&state, now))
 	{
+		if (takes_over(pending, resource))
+			return RESERVED;
 		*next = Min(*next, state.deadline);
+		return MUST_WAIT;
+	}
+	if (waited_for_before(resource, pending))
+	{
+		look_again = true;
 		return MUST_WAIT;
 	}
 	return RESERVED;
@@ -371,6 +409,7 @@ advance(LfPending *pending, LfClock *next)
 				pending->reserved++;
 				break;
 			case MUST_WAIT:
+				LF_POINT("request-waits");
 				if (pending->request.no_wait)
 					refuse(pending, LF_ANSWER_BUSY, NULL);
 				return;
@@ -471,6 +510,8 @@ note_reason(void *arg)
 	Oid			types[] = {INT8OID, TEXTOID};
 	Datum		values[2];
 
+	if (!ConditionalLockRelationOid(lf_catalog_required()->grants, RowExclusiveLock))
+		return;
 	values[0] = Int64GetDatum(work->token);
 	values[1] = CStringGetTextDatum(work->reason);
 	SPI_connect();
@@ -486,11 +527,10 @@ finish_revoke(LfPending *pending, LfClock *next)
 	RevokeWork	work = {pending->mints[0].old.token, pending->request.reason};
 	XLogRecPtr	end;
 	char	   *problem;
-	int			written;
 
-	while ((written = lf_mint_write_ends()) > 0)
+	while (lf_mint_write_ends() > 0)
 		;
-	if (written < 0)
+	if (lf_entry_end_is_pending(&pending->mints[0].grant.resource))
 	{
 		*next = Min(*next, lf_clock_now() + RETRY_SOON);
 		return;
@@ -510,6 +550,7 @@ answer_granted(LfPending *pending)
 						  pending->mints[0].grant.state.token, NULL))
 		return;
 	/* withdrawn between publishing and now */
+	look_again = true;
 	for (int i = 0; i < pending->request.count; i++)
 		lf_entry_end(&pending->mints[i].grant.resource,
 					 pending->mints[i].grant.state.token, LF_OVER_RELEASED);
@@ -521,6 +562,7 @@ publish(LfPending *pending)
 {
 	if (pending->request.kind == LF_REQUEST_REVOKE)
 	{
+		look_again = true;
 		lf_mint_abandon(&pending->mints[0]);
 		lf_request_answer(pending->slot, pending->request.ticket,
 						  pending->was_live ? LF_ANSWER_GRANTED : LF_ANSWER_NOTHING, 0, NULL);
@@ -531,7 +573,10 @@ publish(LfPending *pending)
 		LfMint	   *mint = &pending->mints[i];
 
 		if (!is_open(pending))
+		{
 			mint->grant.state.over = LF_OVER_RELEASED;
+			look_again = true;
+		}
 		lf_mint_publish(mint);
 	}
 	LF_POINT("mint-unanswered");
@@ -638,12 +683,9 @@ epoch_request(void)
 	return NULL;
 }
 
-/*
- * What is under way goes back to its beginning; what is committed is published
- * before, as it stands below the new floor.  False: not yet.
- */
-static bool
-quiesce(void)
+/* What is committed is published before, as it stands below the new floor. */
+bool
+lf_queue_quiesce(void)
 {
 	dlist_iter	iter;
 
@@ -658,16 +700,21 @@ quiesce(void)
 }
 
 static void
-begin_requested_epoch(int database, LfPending *pending)
+begin_requested_epoch(int database, LfPending *pending, LfClock *next)
 {
 	char	   *problem = NULL;
 
-	if (!quiesce())
+	if (!lf_queue_quiesce())
 		return;
 	if (!lf_transaction_try("beginning an epoch", begin_epoch_work, pending,
 							&pending->end, &problem))
 	{
 		refuse(pending, LF_ANSWER_FAILED, problem);
+		return;
+	}
+	if (pending->mints[0].grant.state.token == 0)
+	{
+		*next = Min(*next, lf_clock_now() + RETRY_SOON);	/* a table is locked */
 		return;
 	}
 	lf_epoch_began(database);
@@ -719,16 +766,17 @@ lf_queue_pass(int database)
 	LfClock		next = LF_CLOCK_NEVER;
 	LfPending  *epoch;
 
+	look_again = false;
 	take_in_new();
 	drop_withdrawn();
 	epoch = epoch_request();
 	if (epoch != NULL)
-		begin_requested_epoch(database, epoch);
+		begin_requested_epoch(database, epoch, &next);
 	else
 		advance_all(&next);
 	publish_committed(&next);
 	break_cycles(&next);
-	return next;
+	return look_again ? lf_clock_now() : next;
 }
 
 /* What the worker before us published for a request that now fails. */

@@ -20,6 +20,12 @@ extern LfClock lf_queue_pass(int database);
 /* Is anything asked for, or on its way? */
 extern bool lf_queue_is_empty(void);
 
+/*
+ * Before an epoch begins: what is under way goes back to its beginning.  False:
+ * a grant is committed and not published yet.
+ */
+extern bool lf_queue_quiesce(void);
+
 /* The extension is not there: tells everybody so. */
 extern void lf_queue_refuse(void);
 

@@ -8,6 +8,7 @@
 
 #include "access/htup_details.h"
 #include "audit/audit.h"
+#include "base/catalog.h"
 #include "base/compat.h"
 #include "base/database.h"
 #include "base/stat.h"
@@ -126,7 +127,7 @@ lf_worker_state(PG_FUNCTION_ARGS)
 	if (database >= 0)
 	{
 		lf_database_look(database, &view);
-		lf_epoch_look(database, &epoch);
+		lf_epoch_look(database, lf_catalog_required()->extension, &epoch);
 	}
 	values[0] = CStringGetTextDatum(worker_name(&view));
 	values[1] = Int32GetDatum(view.worker_pid);

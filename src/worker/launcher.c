@@ -27,12 +27,13 @@
 #include "base/database.h"
 #include "base/settings.h"
 #include "libpq/pqsignal.h"
+#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/procsignal.h"
 #include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
 #include "utils/memutils.h"
 #include "utils/varlena.h"
 #include "worker/launcher.h"
@@ -74,7 +75,8 @@ lf_launcher_register(void)
 	memset(&worker, 0, sizeof(worker));
 	strlcpy(worker.bgw_name, "lease_fence launcher", BGW_MAXLEN);
 	strlcpy(worker.bgw_type, "lease_fence launcher", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = 1;
 	strlcpy(worker.bgw_library_name, "lease_fence", BGW_MAXLEN);
@@ -417,8 +419,9 @@ at_exit(int code, Datum arg)
 }
 
 /*
- * Without a database connection nobody takes SIGUSR1 for us: it is how the
- * postmaster tells that a worker started or stopped.
+ * A connection to no database makes it seen in pg_stat_activity, and can be
+ * terminated by pg_terminate_backend.  SIGUSR1 is how the postmaster tells that
+ * a worker started or stopped.
  */
 void
 lf_launcher_main(Datum main_arg)
@@ -429,11 +432,12 @@ lf_launcher_main(Datum main_arg)
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
-	pqsignal(SIGUSR1, procsignal_sigusr1_handler);
+	before_shmem_exit(at_exit, (Datum) 0);
 	BackgroundWorkerUnblockSignals();
 
-	before_shmem_exit(at_exit, (Datum) 0);
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	lf_database_launcher_attach();
+	pgstat_report_activity(STATE_IDLE, "starting the workers of databases");
 
 	context = AllocSetContextCreate(TopMemoryContext, "lease_fence launcher",
 									ALLOCSET_DEFAULT_SIZES);

@@ -60,6 +60,13 @@
 #define TICK			INT64CONST(1000000)
 #define TICK_BUSY		INT64CONST(100000)
 
+/*
+ * Tables are only ever locked without waiting.  What is left are rows of ours
+ * that somebody else has locked: an error then, that one item's, and no wait
+ * for the end of that transaction.
+ */
+#define LOCK_LIMIT		"200ms"
+
 /* Leases are looked at no more often than this, however many lapse. */
 #define SWEEP_APART		INT64CONST(5000)
 
@@ -74,6 +81,7 @@ typedef struct Worker
 	LfClock		last_sweep;
 	int			live;			/* leases, at the last sweep */
 	bool		reloaded;		/* settings, since the last purge */
+	bool		ends_left;		/* that are not in the table yet */
 } Worker;
 
 static Worker worker = {.database = -1};
@@ -103,7 +111,7 @@ pin_settings(void)
 	pin("default_transaction_isolation", "read committed");
 	pin("default_transaction_deferrable", "off");
 	pin("statement_timeout", "0");
-	pin("lock_timeout", "0");
+	pin("lock_timeout", LOCK_LIMIT);
 	pin("transaction_timeout", "0");
 	pin("idle_in_transaction_session_timeout", "0");
 	pin("session_replication_role", "origin");
@@ -113,6 +121,7 @@ pin_settings(void)
 	pin("max_parallel_workers_per_gather", "0");
 	pin("debug_discard_caches", "0");
 	pin("zero_damaged_pages", "off");
+	pin("exit_on_error", "off");
 }
 
 static void
@@ -174,7 +183,8 @@ look_for_extension(void *arg)
 
 /*
  * Is there an extension to work for?  One that was dropped and created again
- * is another one, and nothing of the old one's leases is true any more.
+ * is another one, and nothing of the old one's leases is true any more: also
+ * when that happened while no worker was running.
  */
 static bool
 extension_is_there(void)
@@ -185,10 +195,11 @@ extension_is_there(void)
 
 	if (!lf_transaction_try("looking for the extension", look_for_extension,
 							&extension, &end, &problem))
-		return false;
-	if (extension != worker.extension && OidIsValid(worker.extension))
+		return OidIsValid(worker.extension);	/* not known: as before */
+	if (extension != worker.extension &&
+		lf_epoch_forget_other(worker.database, extension))
 	{
-		lf_epoch_forget(worker.database);
+		lf_queue_quiesce();
 		lf_entry_forget_database(MyDatabaseId);
 	}
 	worker.extension = extension;
@@ -198,21 +209,33 @@ extension_is_there(void)
 static void
 begin_epoch(void *arg)
 {
-	lf_epoch_begin(worker.database, "the history of this database is not the one before");
+	*(int64 *) arg = lf_epoch_begin(worker.database,
+									"the history of this database is not the one before");
 }
 
 /* False: no confirmed epoch to mint in. */
 static bool
 epoch_is_ready(void)
 {
+	LfEpochView view;
 	XLogRecPtr	end;
 	char	   *problem;
+	int64		floor = 0;
 
-	if (!lf_epoch_is_due(worker.database))
-		return true;
-	if (!lf_queue_is_empty() && worker.recovered)
-		return true;			/* a stamp that asks for it can wait for a quiet moment */
-	if (!lf_transaction_try("beginning an epoch", begin_epoch, NULL, &end, &problem))
+	switch (lf_epoch_need(worker.database, worker.extension))
+	{
+		case LF_EPOCH_GOOD:
+			return true;
+		case LF_EPOCH_LATER:
+			return false;
+		case LF_EPOCH_DUE:
+			break;
+	}
+	lf_epoch_look(worker.database, worker.extension, &view);
+	if (!lf_queue_quiesce())
+		return view.confirmed;	/* first the queue publishes what it has */
+	if (!lf_transaction_try("beginning an epoch", begin_epoch, &floor, &end, &problem) ||
+		floor == 0)
 		return false;
 	lf_epoch_began(worker.database);
 	return true;
@@ -243,7 +266,9 @@ owner_is_alive(int owner, int pid, LfScope scope)
 
 		if (status == NULL || status->backendStatus.st_procpid != pid)
 			continue;
-		if (status->backendStatus.st_state == STATE_RUNNING)
+		/* with track_activities off it cannot be told: it lives */
+		if (status->backendStatus.st_state == STATE_RUNNING ||
+			status->backendStatus.st_state == STATE_DISABLED)
 			return true;
 		active_since = status->backendStatus.st_state_start_timestamp;
 	}
@@ -286,6 +311,7 @@ pass(void)
 	sweep(lf_clock_now());
 	next = Min(next, Max(worker.sweep_at, worker.last_sweep + SWEEP_APART));
 	ends = lf_mint_write_ends();
+	worker.ends_left = ends != 0;
 	if (ends > 0)
 		next = lf_clock_now();
 	else if (ends < 0)
@@ -306,6 +332,7 @@ pass_without_extension(void)
 {
 	lf_queue_refuse();
 	worker.live = 0;
+	worker.ends_left = false;
 	return lf_clock_now() + TICK;
 }
 
@@ -327,7 +354,7 @@ leave_if_nobody_needs_us(bool installed)
 {
 	LfClock		now = lf_clock_now();
 
-	if (installed && (worker.live > 0 || !lf_queue_is_empty() ||
+	if (installed && (worker.live > 0 || worker.ends_left || !lf_queue_is_empty() ||
 					  lf_audit_busy(worker.database) || !worker.recovered))
 		worker.idle_since = now;
 	if (now - worker.idle_since < LINGER)

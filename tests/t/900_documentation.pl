@@ -1,0 +1,357 @@
+# The documentation says what is so: its examples run, and its lists are whole.
+#
+# In README.md and docs/*.md
+#
+# - a block ```sql holds statements that are run in order, each ending with its
+#   line, in one session of a database that is fresh for each file.  Each
+#   succeeds, or fails with the SQLSTATE of a comment "-- ERROR: LF001" behind it;
+# - a block ```psql shows sessions of psql, named by their prompts (A=#, B=*#):
+#   what is typed there is run in the session of that name, and its output must
+#   be the one shown.  Times, holders and tokens may be others, but a token that
+#   is shown twice must be the same one both times, also where it is typed.  What
+#   psql says to BEGIN, SET, COMMIT and ROLLBACK, and its counts of rows, may be
+#   left out;
+# - in docs/reference.md a plain block that begins with lease_fence. is the
+#   signature of a function.
+use strict;
+use warnings;
+
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $root = "$ENV{TESTDIR}/..";
+plan skip_all => 'the documentation is not here' unless -f "$root/README.md";
+
+my $node = PostgreSQL::Test::Cluster->new('documentation');
+$node->init;
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'lease_fence'");
+$node->start;
+
+my %text = map { $_ => slurp_file("$root/$_") }
+  ('README.md', map { s{^\Q$root\E/}{}r } sort glob "$root/docs/*.md");
+my $reference = $text{'docs/reference.md'};
+
+# ---------------------------------------------------------------------------
+# Sessions of psql
+# ---------------------------------------------------------------------------
+
+my $asked = 0;
+
+sub start_session
+{
+	my ($database) = @_;
+	my %session = (in => '', out => '', err => '');
+
+	$session{handle} = IPC::Run::start(
+		[ 'psql', '-X', '-d', $node->connstr($database) ],
+		'<', \$session{in}, '>', \$session{out}, '2>', \$session{err},
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	return \%session;
+}
+
+# What psql says to this input, errors last, and the SQLSTATE that it ended with.
+sub ask
+{
+	my ($session, $input) = @_;
+	my $mark = 'answer_' . ++$asked;
+	my $state;
+
+	$session->{out} = $session->{err} = '';
+	$session->{in} .= "$input\n\\echo $mark :SQLSTATE\n\\warn $mark\n";
+	$session->{handle}->pump
+	  until $session->{out} =~ /^$mark \S+\n/m && $session->{err} =~ /^$mark\n/m;
+	$session->{err} =~ s/^$mark\n//m;
+	$state = $1 if $session->{out} =~ s/^$mark (\S+)\n//m;
+	return ($session->{out} . $session->{err}, $state);
+}
+
+# ---------------------------------------------------------------------------
+# Blocks
+# ---------------------------------------------------------------------------
+
+# [language, text, line] of each fenced block
+sub blocks
+{
+	my ($text) = @_;
+	my @blocks;
+
+	while ($text =~ /^```(\w*)\n(.*?)^```$/msg)
+	{
+		my ($language, $content, $before) = ($1, $2, substr($text, 0, $-[0]));
+
+		push @blocks, [ $language, $content, 2 + ($before =~ tr/\n//) ];
+	}
+	return @blocks;
+}
+
+# The statements of a block, each with its comment.
+sub statements
+{
+	my ($block) = @_;
+	my ($statement, @statements) = ('');
+
+	foreach my $line (split /\n/, $block)
+	{
+		$statement .= "$line\n";
+		next unless $line =~ /(;|^\\\w.*|\\g\w+( \w+)?)\s*(--.*)?$/;
+		push @statements, $statement;
+		$statement = '';
+	}
+	push @statements, $statement if $statement =~ /\S/;
+	return @statements;
+}
+
+# [session, input, output] of each prompt in a block
+sub conversation
+{
+	my ($block) = @_;
+	my @conversation;
+
+	foreach my $line (split /\n/, $block)
+	{
+		if ($line =~ /^(\w+)=[*!]?[#>] (.*)$/)
+		{
+			push @conversation, [ $1, $2, '' ];
+		}
+		elsif ($line =~ /^(\w+)[-'"(][*!]?[#>] (.*)$/)
+		{
+			$conversation[-1][1] .= "\n$2";
+		}
+		else
+		{
+			$conversation[-1][2] .= "$line\n";
+		}
+	}
+	return @conversation;
+}
+
+# ---------------------------------------------------------------------------
+# Output as shown, and as it came
+# ---------------------------------------------------------------------------
+
+my $token = qr/\b[0-9]{13,16}\b/;
+
+# Without what may differ.
+sub essence
+{
+	my ($output) = @_;
+
+	$output =~ s/^(BEGIN|SET|COMMIT|ROLLBACK|\([0-9]+ rows?\)|\s*)\n//mg;
+	$output =~ s/$token/TOKEN/g;
+	$output =~ s/\b[0-9]+:[0-9]{2}:[0-9]{2}(\.[0-9]+)?\b/TIME/g;
+	$output =~ s/\b[0-9]+\.[0-9]{3} s\b/TIME/g;
+	$output =~ s/\bpg:[0-9]+:[0-9]+:[0-9a-f]+\b/HOLDER/g;
+	$output =~ s/\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b/HOLDER/g;
+	$output =~ s/-{2,}/--/g;	# the columns' width
+	$output =~ s/ +/ /g;
+	$output =~ s/^ | $//mg;
+	return $output;
+}
+
+# Pairs the tokens shown with those that came; false if that contradicts earlier
+# pairs.  Tokens are positive numbers of 14 digits or so.
+sub pair_tokens
+{
+	my ($pairs, $shown, $came) = @_;
+	my @shown = $shown =~ /($token)/g;
+	my @came = $came =~ /($token)/g;
+	my %taken = reverse %$pairs;
+
+	return 0 if @shown != @came;
+	foreach my $one (@shown)
+	{
+		my $other = shift @came;
+
+		$pairs->{$one} //= $other unless exists $taken{$other};
+		return 0 if !defined $pairs->{$one} || $pairs->{$one} ne $other;
+		$taken{$other} = $one;
+	}
+	return 1;
+}
+
+# ---------------------------------------------------------------------------
+# 1. The examples run
+# ---------------------------------------------------------------------------
+
+foreach my $file (sort keys %text)
+{
+	my $database = 'd' . ($file =~ s/\W/_/gr);
+	my (%sessions, %pairs);
+
+	$node->safe_psql('postgres', qq(CREATE DATABASE "$database"));
+	my @blocks = blocks($text{$file});
+
+	cmp_ok(scalar(@blocks), '>', 0, "$file has examples") if $file ne 'docs/guarantees.md';
+	foreach my $block (@blocks)
+	{
+		my ($language, $content, $line) = @$block;
+		my $name = "$file, line $line";
+
+		if ($language eq 'sql')
+		{
+			foreach my $statement (statements($content))
+			{
+				my $expected = $statement =~ /--\s*ERROR: (\w{5})\s*$/ ? $1 : '00000';
+				my ($said, $state) =
+				  ask($sessions{sql} //= start_session($database), $statement);
+
+				is($state, $expected, "$name: " . ($statement =~ /^\s*(.{0,60})/)[0])
+				  or diag($statement . $said);
+			}
+		}
+		elsif ($language eq 'psql')
+		{
+			foreach my $turn (conversation($content))
+			{
+				my ($who, $typed, $shown) = @$turn;
+				my $title = "$name: $who: " . substr($typed, 0, 60);
+				my @untold = grep { !exists $pairs{$_} } $typed =~ /($token)/g;
+
+				is("@untold", '', "$title: its tokens were shown before");
+				my ($said) = ask($sessions{$who} //= start_session($database),
+					$typed =~ s/($token)/$pairs{$1} \/\/ $1/ger);
+
+				ok(pair_tokens(\%pairs, $shown, $said), "$title: the same tokens")
+				  or diag($said);
+				is(essence($said), essence($shown), $title) or diag($said);
+			}
+		}
+	}
+	foreach my $session (values %sessions)
+	{
+		$session->{in} .= "\\q\n";
+		$session->{handle}->finish;
+	}
+}
+
+# ---------------------------------------------------------------------------
+# 2. The reference is whole
+# ---------------------------------------------------------------------------
+
+$node->safe_psql('postgres', 'CREATE EXTENSION lease_fence');
+
+sub query_rows
+{
+	return map { [ split /\|/, $_, -1 ] }
+	  split /\n/, $node->safe_psql('postgres', $_[0]);
+}
+
+# name => [name, mode and type, default] of each argument, and the result
+sub parse_signature
+{
+	my ($arguments, $result) = @_;
+	my @parsed;
+
+	$arguments =~ s/\s+/ /g;
+	foreach my $argument (split /, /, $arguments)
+	{
+		my ($what, $default) = split / DEFAULT /, $argument;
+		my ($mode, $name, $type) = $what =~ /^ ?((?:OUT |VARIADIC )?)(\w+) (.*?) ?$/
+		  or return "cannot read \"$argument\"";
+
+		# the default as a value, however it is written
+		$default = $node->safe_psql('postgres', "SELECT coalesce(($default)::${type}::text, 'NULL')")
+		  if defined $default;
+		push @parsed, "$mode$name $type" . (defined $default ? " DEFAULT $default" : '');
+	}
+	$result =~ s/\s+//g;
+	return join("\n", @parsed, "RETURNS $result");
+}
+
+my %documented;
+foreach my $block (blocks($reference))
+{
+	next if $block->[0] ne '';
+	my ($name, $arguments, $result) =
+	  $block->[1] =~ /^lease_fence\.(\w+)\((.*?)\)(?:\s+RETURNS (.*))?\s*$/s
+	  or next;
+	$documented{$name} = parse_signature($arguments, $result // 'record');
+}
+
+# Those that return a trigger, or that a view calls, are not for calling.
+my %exists = map {
+	my ($name, $arguments, $result) = @$_;
+	$name => parse_signature($arguments, $result)
+  } query_rows(
+	q(SELECT proname, pg_get_function_arguments(oid), pg_get_function_result(oid)
+	  FROM pg_proc p
+	  WHERE pronamespace = 'lease_fence'::regnamespace AND prorettype <> 'trigger'::regtype
+	    AND NOT EXISTS (SELECT FROM pg_depend d
+	                    WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
+	                      AND d.classid = 'pg_rewrite'::regclass)));
+
+is_deeply(\%documented, \%exists, 'the signature of each function');
+foreach my $name (sort keys %exists)
+{
+	like($reference, qr/^### $name$/m, "$name has its section");
+	like($reference, qr/\(#$name\)/, "$name is in the table of contents");
+}
+
+foreach my $name (
+	map { $_->[0] } query_rows(
+		q(SELECT DISTINCT proname FROM pg_proc
+		  WHERE pronamespace = 'lease_fence'::regnamespace ORDER BY 1)))
+{
+	like($reference, qr/^### $name$|`$name\(\)`/m, "the reference speaks of $name()")
+	  unless exists $exists{$name};
+}
+
+my %context = (
+	user => 'anybody',
+	superuser => 'superuser',
+	sighup => 'reload',
+	postmaster => 'restart');
+my %settings = map { $_->[0] => "$_->[1], $context{$_->[2]}" } query_rows(
+	q(SELECT name, current_setting(name), context FROM pg_settings
+	  WHERE name LIKE 'lease_fence.%' AND name <> 'lease_fence.test_point'));
+my %documented_settings;
+while ($reference =~ /^\| `(lease_fence\.\w+)` \| `(.*?)` \| (\w+) \|/mg)
+{
+	my ($name, $default, $who) = ($1, $2, $3);
+
+	$documented_settings{$name} = ($default eq "''" ? '' : $default) . ", $who";
+}
+is_deeply(\%documented_settings, \%settings, 'each setting, its default and who sets it');
+
+my ($section) = $reference =~ /^## Views and tables\n(.*?)^## /ms;
+my %columns = map { $_->[0] => $_->[1] } query_rows(
+	q(SELECT relname, string_agg(attname, ' ' ORDER BY attnum)
+	  FROM pg_class c JOIN pg_attribute a ON attrelid = c.oid AND attnum > 0 AND NOT attisdropped
+	  WHERE relnamespace = 'lease_fence'::regnamespace AND relkind IN ('r', 'v')
+	  GROUP BY relname));
+my %documented_columns;
+while ($section =~ /^### (\w+)\n(.*?)(?=^### |\z)/msg)
+{
+	my ($name, $about) = ($1, $2);
+	my $names = join ' ', map { (split /\|/, $_)[1] } grep { /^\| `/ } split /\n/, $about;
+
+	$documented_columns{$name} = join ' ', $names =~ /`(\w+)`/g;
+}
+is_deeply(\%documented_columns, \%columns, 'the columns of each view and table');
+
+SKIP:
+{
+	skip 'the source is not here', 2 unless -f "$root/src/base/errors.h";
+	my $defined = slurp_file("$root/src/base/errors.h");
+	my $source = join '', map { slurp_file($_) } glob "$root/src/*.c $root/src/*/*.c";
+	my @raised;
+
+	while ($defined =~ /define (LF_ERRCODE_\w+)\s+MAKE_SQLSTATE\(([^)]*)\)/g)
+	{
+		my ($name, $state) = ($1, $2);
+
+		$state =~ tr/', //d;
+		push @raised, $state if $source =~ /\b$name\b/;
+	}
+	foreach my $file ('README.md', 'docs/reference.md')
+	{
+		my @listed = $text{$file} =~ /^\| (LF\w{3}) \|/mg;
+
+		is("@listed", join(' ', sort @raised), "$file: each SQLSTATE of ours that is raised");
+	}
+}
+
+$node->stop;
+done_testing();
