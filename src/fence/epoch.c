@@ -73,6 +73,7 @@ typedef struct LfEpochState
 	int64		id;
 	pg_atomic_uint64 floor;
 	pg_atomic_uint64 stamp;		/* highest that protect() found */
+	pg_atomic_uint32 asked;		/* somebody wanted it confirmed, and it was not */
 } LfEpochState;
 
 static LfEpochState *states = NULL;
@@ -99,6 +100,7 @@ lf_epoch_shmem_init(void)
 		memset(&states[i], 0, sizeof(LfEpochState));
 		pg_atomic_init_u64(&states[i].floor, 0);
 		pg_atomic_init_u64(&states[i].stamp, 0);
+		pg_atomic_init_u32(&states[i].asked, 0);
 	}
 }
 
@@ -217,6 +219,7 @@ lf_epoch_confirmed(int64 *floor)
 		*floor = last.floor;
 		return true;
 	}
+	pg_atomic_write_u32(&state->asked, 1);
 	lf_database_want(database);
 	lf_database_wake(database);
 	return false;
@@ -235,6 +238,7 @@ lf_epoch_raise_floor(int64 stamp)
 		   !pg_atomic_compare_exchange_u64(&states[database].stamp, &known,
 										   (uint64) stamp))
 		;
+	pg_atomic_write_u32(&states[database].asked, 1);
 	lf_database_want(database);
 	lf_database_wake(database);
 }
@@ -260,6 +264,12 @@ lf_epoch_look(int database, Oid extension, LfEpochView *view)
 	return view->id != 0;
 }
 
+int64
+lf_epoch_floor(int database)
+{
+	return (int64) pg_atomic_read_u64(&states[database].floor);
+}
+
 /* Caller holds the lock exclusively. */
 static void
 forget_state(LfEpochState *state)
@@ -269,6 +279,7 @@ forget_state(LfEpochState *state)
 	state->database = InvalidOid;
 	state->extension = InvalidOid;
 	pg_atomic_write_u64(&state->stamp, 0);
+	pg_atomic_write_u32(&state->asked, 0);
 }
 
 void
@@ -330,7 +341,10 @@ look_at_need(int database, Oid extension, bool confirmed)
 
 	if (confirmed)
 		return stamp_is_ahead(database, extension) ? LF_EPOCH_DUE : LF_EPOCH_GOOD;
-	if (!read_last(&last) || !is_present(&last))
+	if (!read_last(&last))
+		return pg_atomic_read_u32(&states[database].asked) != 0 ?
+			LF_EPOCH_DUE : LF_EPOCH_FIRST;
+	if (!is_present(&last))
 		return LF_EPOCH_DUE;
 	publish(database, &last);
 	return LF_EPOCH_GOOD;

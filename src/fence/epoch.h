@@ -38,16 +38,22 @@ extern void lf_epoch_raise_floor(int64 stamp);
 /* What is known of this database's epoch under that extension. */
 extern bool lf_epoch_look(int database, Oid extension, LfEpochView *view);
 
+/* Worker, once need() has said that the epoch is good. */
+extern int64 lf_epoch_floor(int database);
+
 typedef enum LfEpochNeed
 {
 	LF_EPOCH_GOOD,				/* confirmed */
 	LF_EPOCH_DUE,				/* a new one must begin */
+	LF_EPOCH_FIRST,				/* none ever began, and nobody asks for one */
 	LF_EPOCH_LATER				/* somebody has locked our tables */
 } LfEpochNeed;
 
 /*
  * Worker.  need: outside a transaction; confirms an unchanged epoch.  A new one
- * is due when the last is not ours, or a stamp asks for it.  begin: in a
+ * is due when the last is not ours, or a stamp asks for it; the first one when
+ * somebody asks for it, so that a dump can still be restored into an extension
+ * that a worker looks after.  begin: in a
  * transaction of the caller's; ends all open grants in the table; the floor, or
  * 0 if a table is locked.  began: after its commit, publishes it.
  */

@@ -287,13 +287,12 @@ compare_numbers(LfPending *pending, const LfResource *resource)
 {
 	int64		number = pending->request.number;
 	LfGrant		present;
-	LfEpochView epoch;
 
 	if (!lf_entry_read(resource, &present) || present.state.token == 0 ||
 		number > present.number)
 		return RESERVED;
-	lf_epoch_look(lf_database_mine(), &epoch);
-	if (number == present.number && present.state.token <= epoch.floor)
+	if (number == present.number &&
+		present.state.token <= lf_epoch_floor(lf_database_mine()))
 		return RESERVED;
 	if (number < present.number)
 		settle(pending, LF_ANSWER_OLDER, present.state.token);

@@ -201,6 +201,8 @@ extension_is_there(void)
 	{
 		lf_queue_quiesce();
 		lf_entry_forget_database(MyDatabaseId);
+		if (!lf_queue_is_empty())
+			lf_queue_refuse();	/* they asked the one before */
 	}
 	worker.extension = extension;
 	return OidIsValid(extension);
@@ -213,9 +215,18 @@ begin_epoch(void *arg)
 									"the history of this database is not the one before");
 }
 
-/* False: no confirmed epoch to mint in. */
 static bool
-epoch_is_ready(void)
+anybody_asks(void)
+{
+	LfRequest	request;
+	int			slot = -1;
+
+	return lf_request_next(MyDatabaseId, &slot, &request);
+}
+
+/* False: no confirmed epoch to mint in; *next: when to look again. */
+static bool
+epoch_is_ready(LfClock *next)
 {
 	LfEpochView view;
 	XLogRecPtr	end;
@@ -227,7 +238,12 @@ epoch_is_ready(void)
 		case LF_EPOCH_GOOD:
 			return true;
 		case LF_EPOCH_LATER:
+			*next = Min(*next, lf_clock_now() + TICK_BUSY);
 			return false;
+		case LF_EPOCH_FIRST:
+			if (!anybody_asks())
+				return false;
+			break;
 		case LF_EPOCH_DUE:
 			break;
 	}
@@ -236,7 +252,10 @@ epoch_is_ready(void)
 		return view.confirmed;	/* first the queue publishes what it has */
 	if (!lf_transaction_try("beginning an epoch", begin_epoch, &floor, &end, &problem) ||
 		floor == 0)
+	{
+		*next = Min(*next, lf_clock_now() + TICK_BUSY);
 		return false;
+	}
 	lf_epoch_began(worker.database);
 	return true;
 }
@@ -286,6 +305,18 @@ sweep(LfClock now)
 	worker.sweep_at = lf_entry_sweep(MyDatabaseId, owner_is_alive, &worker.live);
 }
 
+/* Needs no epoch: who presents nothing is refused in any. */
+static void
+pass_audit(LfClock *next)
+{
+	if (lf_audit_write_pending(worker.database))
+		*next = lf_clock_now();
+	lf_audit_answer(worker.database);
+	lf_audit_write_observed(worker.database);
+	if (lf_audit_busy(worker.database))
+		*next = Min(*next, lf_clock_now() + TICK_BUSY);
+}
+
 /*
  * One pass.  Returns when to look again though nobody wakes us.  A lease that
  * was granted in it is swept for the first time a tick later at the latest:
@@ -298,12 +329,11 @@ pass(void)
 	LfClock		next = lf_clock_now() + TICK;
 	int			ends;
 
-	if (lf_audit_write_pending(worker.database))
-		next = lf_clock_now();
+	pass_audit(&next);
 	if (!worker.recovered)
 		worker.recovered = lf_mint_recover(worker.recover_from);
-	if (!epoch_is_ready())
-		return Min(next, lf_clock_now() + TICK_BUSY);
+	if (!epoch_is_ready(&next))
+		return next;
 	if (worker.recovered)
 		next = Min(next, lf_queue_pass(worker.database));
 	else
@@ -317,8 +347,7 @@ pass(void)
 	else if (ends < 0)
 		next = Min(next, lf_clock_now() + TICK_BUSY);
 	lf_audit_answer(worker.database);
-	lf_audit_write_observed(worker.database);
-	if (lf_audit_busy(worker.database) || !lf_notify_send(worker.database))
+	if (!lf_notify_send(worker.database))
 		next = Min(next, lf_clock_now() + TICK_BUSY);
 	next = Min(next, lf_purge_pass(worker.database, worker.reloaded));
 	worker.reloaded = false;

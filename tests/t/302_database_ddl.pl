@@ -106,6 +106,13 @@ $node->safe_psql('postgres', "SELECT pg_terminate_backend($backend)");
 isnt(await_worker($node, 'renamed'), '', 'the session ends: the worker comes back');
 eval { $session->quit };
 
+# Prepared: the database stays locked by itself.
+is(sqlstate_of($node, 'postgres', "BEGIN; ALTER DATABASE renamed RENAME TO other; PREPARE TRANSACTION 'rename'"),
+	'', 'RENAME prepared');
+is(sqlstate_of($node, 'postgres', "ROLLBACK PREPARED 'rename'"), '', 'and rolled back');
+isnt(await_worker($node, 'renamed'), '', 'the worker comes back');
+is(write_as($node, 'renamed', $busy), '', 'with the lease');
+
 # ---- TEMPLATE ----
 
 my $live = token_of($node, 'renamed', 'stock:2');
@@ -134,6 +141,16 @@ isnt(await_worker($node, 'renamed'), '', "and the template's worker comes back")
 is(write_as($node, 'renamed', $live, 2), '', 'with its leases');
 quick('CREATE DATABASE copy2 TEMPLATE renamed STRATEGY file_copy', 'the other strategy of copying');
 isnt(await_worker($node, 'renamed'), '', 'works as well');
+
+# Without saying so: template1 has the extension.
+$node->safe_psql('template1', 'CREATE EXTENSION lease_fence');
+my $template_token = token_of($node, 'template1', 'stock:1');
+quick('CREATE DATABASE plain', 'CREATE DATABASE while a worker runs in template1');
+isnt(await_worker($node, 'template1'), '', 'the worker of template1 comes back');
+is(sqlstate_of($node, 'plain', "SELECT lease_fence.present($template_token)"), 'LF021',
+	'a token of template1 is not good in the new database: its epoch has yet to begin');
+cmp_ok(token_of($node, 'plain', 'stock:1'), '>', $template_token, 'which grants greater ones');
+is(sqlstate_of($node, 'plain', "SELECT lease_fence.present($template_token)"), 'LF004', 'and knows none of before');
 
 # ---- in a loop ----
 

@@ -61,7 +61,14 @@ is($node->safe_psql('shop', "SELECT lease_fence.renew(token => $token) IS NOT NU
 	't', 'and can be renewed');
 cmp_ok(take('stock:2'), '>', $token, 'and others are granted');
 
+# pg_cancel_backend ends nothing for good either.
+$pid = worker_pid($node, 'shop');
+$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+cmp_ok(take('stock:3'), '>', $token, 'a worker that is cancelled grants on, or its successor does');
+
 my $launcher = launcher_pid();
+$node->safe_psql('postgres', "SELECT pg_cancel_backend($launcher)");
+$launcher = launcher_pid();
 $node->safe_psql('postgres', "SELECT pg_terminate_backend($launcher)");
 ok( await_sql(
 		$node, 'postgres',

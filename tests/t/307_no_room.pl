@@ -101,7 +101,7 @@ is(write_as($node, 'postgres', $first), '', 'and write');
 
 # ---- max_worker_processes ----
 
-my $unused = new_server('slots', 'max_worker_processes = 3');
+my $unused = new_server('slots', 'max_worker_processes = 3', "lease_fence.audit_timeout = '300ms'");
 $unused->start;
 foreach my $database ('a', 'b', 'c')
 {
@@ -110,19 +110,25 @@ foreach my $database ('a', 'b', 'c')
 }
 # The launchers of lease_fence and of logical replication, and one more.
 my $token = token_of($unused, 'a', 'stock:1');
-$unused->psql('b', "SELECT lease_fence.acquire(resource => 'stock:1', ttl => '1min', scope => 'detached')",
-	stderr => \$stderr, extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-like($stderr, qr/ERROR:  LF021: the lease_fence worker of this database is not running/,
-	'no slot is free: a lease is refused');
-like($stderr, qr/HINT: .*max_worker_processes/, 'with the setting that would help');
-like($unused->safe_psql('b', 'SELECT worker, failures > 0 FROM lease_fence.worker_status'),
-	qr/^wanted\|t$/, 'worker_status says that one is wanted');
+my $said = '';
+my $asks = IPC::Run::start(
+	[
+		'psql', '-XqAt', '-v', 'VERBOSITY=verbose', '-d', $unused->connstr('b'), '-c',
+		"SELECT lease_fence.acquire(resource => 'stock:1', ttl => '1min', scope => 'detached')"
+	],
+	'&>', \$said);
+ok(await_sql($unused, 'b', "SELECT worker = 'wanted' AND failures >= 3 FROM lease_fence.worker_status"),
+	'no slot is free: worker_status says that a worker is wanted');
 is(sqlstate_of($unused, 'b', 'UPDATE stock SET n = 0'), 'LF003', 'guards stand without it');
 is(write_as($unused, 'a', $token), '', 'other databases go on');
+# The worker of a goes only some time after this.
+$unused->safe_psql('a', "SELECT lease_fence.release(token => $token)");
+$asks->finish;
+like($said, qr/ERROR:  LF021: the lease_fence worker of this database is not running/, 'a lease is refused');
+like($said, qr/HINT: .*max_worker_processes/, 'with the setting that would help');
 my $log = slurp_file($unused->logfile);
 my @warnings = $log =~ /WARNING:  no background worker slot is free/g;
 is(scalar(@warnings), 1, 'one WARNING in the log');
-$unused->safe_psql('a', "SELECT lease_fence.release(token => $token)");
 ok(await_worker($unused, 'b'), 'a slot becomes free: the worker comes');
 isnt(token_of($unused, 'b', 'stock:1'), '', 'and grants');
 ok($unused->wait_for_log(qr/a background worker slot is free for lease_fence again/), 'the log says so');

@@ -85,6 +85,22 @@ $new->command_ok([ 'pg_restore', '-e', '-j', '2', '-d', $new->connstr('custom'),
 	'pg_restore restores it in parallel, while a worker runs');
 check_restored($new, 'custom', 'pg_restore');
 
+# A dump that takes long: the worker sees the extension before the rows of its
+# tables come.
+$new->safe_psql('postgres', 'ALTER DATABASE custom RENAME TO custom_before; CREATE DATABASE custom');
+await_worker($new, 'custom');
+$new->safe_psql('custom', 'CREATE EXTENSION lease_fence');
+my $now = $new->safe_psql('custom', 'SELECT clock_timestamp()');
+ok( await_sql(
+		$new, 'postgres',
+		"SELECT query_start > '$now' AND state = 'idle' FROM pg_stat_activity WHERE datname = 'custom' AND backend_type = 'lease_fence worker'"
+	),
+	'a worker sees an extension that is to be restored');
+is($new->safe_psql('custom', 'SELECT count(*) FROM lease_fence.epochs'), '0', 'it begins no epoch while nobody asks');
+$new->command_ok([ 'pg_restore', '-e', '-d', $new->connstr('custom'), "$dir/custom" ],
+	'pg_restore restores into that');
+check_restored($new, 'custom', 'slowly restored');
+
 # ---- into the same cluster, beside the original ----
 
 $old->safe_psql('postgres', 'CREATE DATABASE twin');
