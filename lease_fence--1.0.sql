@@ -18,8 +18,10 @@ LANGUAGE C AS 'MODULE_PATHNAME', 'lf_drop_replicated';
 COMMENT ON FUNCTION lease_fence.drop_replicated() IS
 'drops what a logical replication subscription would write into our own tables';
 
+-- By floor, which grows over every history of this database: ids begin at 1 in
+-- each, and a restore can bring one beside ours.
 CREATE TABLE lease_fence.epochs (
-    id bigint PRIMARY KEY,
+    id bigint NOT NULL,
     floor bigint NOT NULL,
     system_identifier bigint NOT NULL,
     timeline integer NOT NULL,
@@ -27,7 +29,8 @@ CREATE TABLE lease_fence.epochs (
     extension_oid oid NOT NULL,
     nonce bytea NOT NULL,
     begun_at timestamptz NOT NULL,
-    reason text NOT NULL
+    reason text NOT NULL,
+    PRIMARY KEY (floor, id)
 );
 COMMENT ON TABLE lease_fence.epochs IS
 'uninterrupted histories of this database: every token at or below the last floor is refused';
@@ -135,7 +138,10 @@ SELECT pg_catalog.pg_extension_config_dump('lease_fence.grants', '');
 SELECT pg_catalog.pg_extension_config_dump('lease_fence.rejected_writes', '');
 SELECT pg_catalog.pg_extension_config_dump('lease_fence.operations', '');
 SELECT pg_catalog.pg_extension_config_dump('lease_fence.profiles', '');
-SELECT pg_catalog.pg_extension_config_dump('lease_fence.guard_modes', '');
+-- Without the modes of tables that were dropped: their bare OIDs would be those
+-- of other tables in the restored database.
+SELECT pg_catalog.pg_extension_config_dump('lease_fence.guard_modes',
+    'WHERE relation::pg_catalog.oid IN (SELECT oid FROM pg_catalog.pg_class)');
 
 -- ---------------------------------------------------------------------------
 -- Leases
@@ -476,6 +482,11 @@ SELECT 'warning', 'profile ' || quote_ident(p.name), 'it was added in another sy
 FROM lease_fence.profiles p
 WHERE p.system_identifier <> (SELECT system_identifier FROM pg_control_system())
    OR p.database_oid <> (SELECT oid FROM pg_database WHERE datname = current_database())
+UNION ALL
+SELECT 'warning', t.tgrelid::regclass::text, 'its trigger ' || quote_ident(t.tgname) || ' does not fire for what a subscription brings',
+       'ALTER TABLE ' || t.tgrelid::regclass::text || ' ENABLE REPLICA TRIGGER ' || quote_ident(t.tgname)
+FROM pg_trigger t
+WHERE t.tgfoid = 'lease_fence.drop_replicated()'::regprocedure AND t.tgenabled NOT IN ('R', 'A')
 $check$;
 COMMENT ON FUNCTION lease_fence.check_catalogs() IS
 'the part of check() that reads no guarded table: the worker looks at it every minute';

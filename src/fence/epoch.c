@@ -72,7 +72,8 @@ typedef struct LfEpochState
 	Oid			extension;
 	int64		id;
 	pg_atomic_uint64 floor;
-	pg_atomic_uint64 stamp;		/* highest that protect() found */
+	pg_atomic_uint64 minted;	/* highest token of this epoch */
+	pg_atomic_uint64 stamp;		/* highest trace of another history */
 	pg_atomic_uint32 asked;		/* somebody wanted it confirmed, and it was not */
 } LfEpochState;
 
@@ -99,6 +100,7 @@ lf_epoch_shmem_init(void)
 	{
 		memset(&states[i], 0, sizeof(LfEpochState));
 		pg_atomic_init_u64(&states[i].floor, 0);
+		pg_atomic_init_u64(&states[i].minted, 0);
 		pg_atomic_init_u64(&states[i].stamp, 0);
 		pg_atomic_init_u32(&states[i].asked, 0);
 	}
@@ -173,20 +175,52 @@ read_last(Epoch *epoch)
 }
 
 /*
- * Only ever called with the epoch that the table names last: by the worker, or
- * by a backend that found it unchanged.  A backend that is late must not put an
- * older one back, hence the comparison of ids.
+ * Floors grow along a history.  Ids would not do: a restore may have brought the
+ * epochs of another one, with ids of its own.
+ */
+static bool
+is_older(const Epoch *epoch, LfEpochState *state)
+{
+	int64		floor = (int64) pg_atomic_read_u64(&state->floor);
+
+	return state->database == epoch->database && state->extension == epoch->extension &&
+		(epoch->floor < floor || (epoch->floor == floor && epoch->id < state->id));
+}
+
+/* Of one epoch it only grows: a backend's look at the table may be an old one. */
+static void
+raise_minted(LfEpochState *state, uint64 token)
+{
+	uint64		known = pg_atomic_read_u64(&state->minted);
+
+	while (known < token &&
+		   !pg_atomic_compare_exchange_u64(&state->minted, &known, token))
+		;
+}
+
+/*
+ * Only ever called with the epoch that the table names last, and the highest
+ * token there: by the worker, or by a backend that found it unchanged.  A
+ * backend that is late must not put an older one back.
  */
 static void
-publish(int database, const Epoch *epoch)
+publish(int database, const Epoch *epoch, int64 minted)
 {
 	LfEpochState *state = &states[database];
 
 	LWLockAcquire(lf_lwlock(LF_LOCK_EPOCHS), LW_EXCLUSIVE);
-	if (state->database != epoch->database || state->extension != epoch->extension ||
-		state->id <= epoch->id)
+	if (!is_older(epoch, state))
 	{
-		pg_atomic_write_u64(&state->floor, 0);
+		bool		same = state->database == epoch->database &&
+			state->extension == epoch->extension && state->id == epoch->id &&
+			(int64) pg_atomic_read_u64(&state->floor) == epoch->floor;
+
+		if (!same)
+		{
+			pg_atomic_write_u64(&state->floor, 0);
+			pg_atomic_write_u64(&state->minted, 0);
+		}
+		raise_minted(state, Max(minted, epoch->floor));
 		state->database = epoch->database;
 		state->extension = epoch->extension;
 		state->id = epoch->id;
@@ -215,7 +249,7 @@ lf_epoch_confirmed(int64 *floor)
 
 	if (read_last(&last) && is_present(&last))
 	{
-		publish(database, &last);
+		publish(database, &last, lf_grants_last_token());
 		*floor = last.floor;
 		return true;
 	}
@@ -223,6 +257,22 @@ lf_epoch_confirmed(int64 *floor)
 	lf_database_want(database);
 	lf_database_wake(database);
 	return false;
+}
+
+bool
+lf_epoch_has_minted(int64 token)
+{
+	int			database = lf_database_mine();
+
+	if (database < 0 || token <= (int64) pg_atomic_read_u64(&states[database].floor))
+		return false;
+	return token <= (int64) pg_atomic_read_u64(&states[database].minted);
+}
+
+void
+lf_epoch_note_mint(int64 token)
+{
+	raise_minted(&states[lf_database_mine()], (uint64) token);
 }
 
 void
@@ -309,7 +359,7 @@ lf_epoch_forget_other(int database, Oid extension)
 	return other;
 }
 
-/* Does a stamp in a guarded table stand above all that was minted? */
+/* Does a stamp, or a grant of another history, stand above all that was minted? */
 static bool
 stamp_is_ahead(int database, Oid extension)
 {
@@ -319,7 +369,7 @@ stamp_is_ahead(int database, Oid extension)
 	if (stamp == 0)
 		return false;
 	return lf_epoch_look(database, extension, &view) && stamp > view.floor &&
-		stamp > lf_grants_last_token();
+		stamp > (int64) pg_atomic_read_u64(&states[database].minted);
 }
 
 /* The worker never waits for a lock: not for one of our own tables either. */
@@ -346,7 +396,7 @@ look_at_need(int database, Oid extension, bool confirmed)
 			LF_EPOCH_DUE : LF_EPOCH_FIRST;
 	if (!is_present(&last))
 		return LF_EPOCH_DUE;
-	publish(database, &last);
+	publish(database, &last, lf_grants_last_token());
 	return LF_EPOCH_GOOD;
 }
 
@@ -489,7 +539,7 @@ lf_epoch_begin(int database, const char *reason)
 void
 lf_epoch_began(int database)
 {
-	publish(database, &begun);
+	publish(database, &begun, begun.floor);
 	pg_atomic_write_u64(&states[database].stamp, 0);
 	lf_entry_forget_database(MyDatabaseId);
 	ereport(LOG,

@@ -29,9 +29,17 @@ extern void lf_epoch_shmem_init(void);
 extern bool lf_epoch_confirmed(int64 *floor);
 
 /*
- * A stamp in a guarded table that is above every token minted here is the trace
- * of a history that was lost: the worker begins a new epoch above it.  Returns
- * at once.
+ * Once it is confirmed: is that a token of this epoch?  A restore can bring rows
+ * of another history into lease_fence.grants while we run, and their leases are
+ * nobody's here.  note_mint: the worker, before the commit of a mint.
+ */
+extern bool lf_epoch_has_minted(int64 token);
+extern void lf_epoch_note_mint(int64 token);
+
+/*
+ * A stamp in a guarded table, or a row of lease_fence.grants, that is above
+ * every token minted here is the trace of a history that was lost, or of another
+ * one: the worker begins a new epoch above it.  Returns at once.
  */
 extern void lf_epoch_raise_floor(int64 stamp);
 

@@ -86,6 +86,19 @@ lf_mint_check_range(int64 token)
 				 errmsg("the range of tokens is exhausted at %lld", (long long) token)));
 }
 
+/*
+ * A token that the table has and nobody has minted here came with another
+ * history, by a restore: an epoch begins above it before anything goes on.
+ */
+static bool
+is_of_here(int64 token)
+{
+	if (token <= lf_epoch_floor(lf_database_mine()) || lf_epoch_has_minted(token))
+		return true;
+	lf_epoch_raise_floor(token);
+	return false;
+}
+
 static void
 load_entry(void *arg)
 {
@@ -103,7 +116,14 @@ load_entry(void *arg)
 		grant.state.owner = -1;
 		grant.state.over = LF_OVER_RELEASED;
 	}
+	work->opened = is_of_here(grant.state.token);
+	if (!work->opened)
+		return;
 	lf_entry_fill(&grant);
+
+	/* one of another epoch that a restore brought holds nothing */
+	if (grant.state.token <= lf_epoch_floor(lf_database_mine()))
+		lf_entry_end(&grant.resource, grant.state.token, LF_OVER_LAPSED);
 }
 
 LfLoad
@@ -315,7 +335,11 @@ mint_all(void *arg)
 		return;
 	}
 	token = Max(lf_grants_last_token(), floor);
+	work->opened = is_of_here(token);
+	if (!work->opened)
+		return;
 	lf_mint_check_range(token + work->count);
+	lf_epoch_note_mint(token + work->count);
 	xid = GetCurrentFullTransactionId();
 
 	SPI_connect();
