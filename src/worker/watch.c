@@ -3,7 +3,8 @@
  *		The worker's own look at check(): changes of state go to the log.
  *
  * Runs in the worker.  Guarded tables are not scanned here: of what check()
- * says, the stamps are the DBA's to ask for.
+ * says, the stamps are the DBA's to ask for.  Where another session has locked
+ * one, the worker's lock_timeout ends the look, and the next one comes.
  */
 #include "postgres.h"
 
@@ -13,7 +14,6 @@
 #include "base/transaction.h"
 #include "executor/spi.h"
 #include "nodes/pg_list.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "worker/watch.h"
 
@@ -52,8 +52,6 @@ collect(void *arg)
 {
 	List	  **found = arg;
 
-	/* another session's lock on a guarded table is no reason to wait */
-	SetConfigOption("lock_timeout", "100", PGC_SUSET, PGC_S_OVERRIDE);
 	SPI_connect();
 	SPI_execute("SELECT severity || ': ' || object || ': ' || problem FROM lease_fence.check_catalogs()",
 				true, 0);
@@ -81,7 +79,6 @@ lf_watch_pass(void)
 		return;
 	due = lf_clock_after(now, WATCH_EVERY);
 	done = lf_transaction_try("checking guards", collect, &found, &end, &problem);
-	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
 	if (!done)
 		return;
 	report(found, known, "check() has a new finding");
