@@ -29,6 +29,7 @@
 
 #define PURGE_EVERY			INT64CONST(600000000)	/* 10 min, in microseconds */
 #define BATCH				1000
+#define BATCH_TEXT			CppAsString2(BATCH)
 #define LATEST_A_BATCH		100
 
 typedef struct PurgeWork
@@ -42,10 +43,19 @@ typedef struct PurgeWork
 /* Latest grants of their resource, one by one behind their locks. */
 typedef struct LatestWork
 {
+	int64		after;			/* look at tokens above this one */
+	int64		seen;			/* the last one looked at */
+	int			found;
 	int64		locked[LATEST_A_BATCH];
 	int			locked_count;
 	uint64		purged;
 } LatestWork;
+
+/*
+ * Where the last batch of latest grants ended; 0: begin anew.  Those under which
+ * somebody still writes stay, and must not hide the ones behind them.
+ */
+static int64 latest_after = 0;
 
 static Datum
 oldest_to_keep(int retention)
@@ -116,8 +126,8 @@ static void
 purge_latest(void *arg)
 {
 	LatestWork *work = arg;
-	Oid			types[] = {TIMESTAMPTZOID, INT4OID};
-	Datum		values[2];
+	Oid			types[] = {TIMESTAMPTZOID, INT4OID, INT8OID};
+	Datum		values[3];
 	SPITupleTable *found;
 	uint64		count;
 
@@ -125,20 +135,23 @@ purge_latest(void *arg)
 		return;
 	values[0] = oldest_to_keep(lf_grants_retention);
 	values[1] = Int32GetDatum(LATEST_A_BATCH);
+	values[2] = Int64GetDatum(work->after);
 	SPI_connect();
 	SPI_execute_with_args("SELECT g.token, g.resource FROM lease_fence.grants g"
 						  " WHERE g.ended_at OPERATOR(pg_catalog.<) $1 AND g.external_number IS NULL"
 						  " AND g.token OPERATOR(pg_catalog.<) (SELECT pg_catalog.max(token) FROM lease_fence.grants)"
+						  " AND g.token OPERATOR(pg_catalog.>) $3"
 						  " ORDER BY g.token LIMIT $2",
-						  2, types, values, NULL, true, 0);
+						  3, types, values, NULL, true, 0);
 	found = SPI_tuptable;
 	count = SPI_processed;
+	work->found = (int) count;
 	for (uint64 i = 0; i < count; i++)
 	{
 		bool		isnull;
 
-		purge_latest_grant(work,
-						   DatumGetInt64(SPI_getbinval(found->vals[i], found->tupdesc, 1, &isnull)),
+		work->seen = DatumGetInt64(SPI_getbinval(found->vals[i], found->tupdesc, 1, &isnull));
+		purge_latest_grant(work, work->seen,
 						   DatumGetTextPP(SPI_getbinval(found->vals[i], found->tupdesc, 2, &isnull)));
 	}
 	SPI_finish();
@@ -146,49 +159,61 @@ purge_latest(void *arg)
 
 /* The locks outlive the transaction, so that nobody comes in before its end. */
 static uint64
-purge_latest_grants(void)
+purge_latest_grants(bool *more)
 {
-	LatestWork	work = {.locked_count = 0, .purged = 0};
+	LatestWork	work = {.after = latest_after};
 	XLogRecPtr	end;
 	char	   *problem;
 	bool		done = lf_transaction_try("purging grants", purge_latest, &work, &end, &problem);
 
 	for (int i = 0; i < work.locked_count; i++)
 		lf_token_unlock_exclusive(work.locked[i]);
+	*more = done && work.found == LATEST_A_BATCH;
+	latest_after = *more ? work.seen : 0;
 	return done ? work.purged : 0;
 }
 
-static uint64
-purge_all(void)
+/* False: the extension was dropped just now. */
+static bool
+find_tables(LfCatalog *tables)
 {
 	const LfCatalog *catalog;
-	Oid			grants;
-	Oid			rejected_writes;
-	Oid			operations;
-	uint64		purged = 0;
 
 	lf_transaction_begin("purging");
-	catalog = lf_catalog_required();
-	grants = catalog->grants;
-	rejected_writes = catalog->rejected_writes;
-	operations = catalog->operations;
+	catalog = lf_catalog();
+	if (catalog != NULL)
+		*tables = *catalog;
 	lf_transaction_commit();
+	return catalog != NULL;
+}
 
-	purged += purge(rejected_writes,
+/* *more: a whole batch was found, there may be more. */
+static uint64
+purge_all(bool *more)
+{
+	LfCatalog	tables;
+	uint64		purged = 0;
+
+	*more = false;
+	if (!find_tables(&tables))
+		return 0;
+	purged += purge(tables.rejected_writes,
 					"DELETE FROM lease_fence.rejected_writes WHERE id OPERATOR(pg_catalog.=) ANY ("
 					"SELECT id FROM lease_fence.rejected_writes WHERE at OPERATOR(pg_catalog.<) $1"
-					" ORDER BY id LIMIT 1000)", lf_audit_retention);
-	purged += purge(operations,
+					" ORDER BY id LIMIT " BATCH_TEXT ")", lf_audit_retention);
+	purged += purge(tables.operations,
 					"DELETE FROM lease_fence.operations WHERE key OPERATOR(pg_catalog.=) ANY ("
-					"SELECT key FROM lease_fence.operations WHERE at OPERATOR(pg_catalog.<) $1 LIMIT 1000)",
+					"SELECT key FROM lease_fence.operations WHERE at OPERATOR(pg_catalog.<) $1 LIMIT " BATCH_TEXT ")",
 					lf_operations_retention);
-	purged += purge(grants,
+	purged += purge(tables.grants,
 					"DELETE FROM lease_fence.grants WHERE token OPERATOR(pg_catalog.=) ANY ("
 					"SELECT g.token FROM lease_fence.grants g WHERE g.ended_at OPERATOR(pg_catalog.<) $1"
 					" AND EXISTS (SELECT FROM lease_fence.grants n"
 					" WHERE n.resource OPERATOR(pg_catalog.=) g.resource AND n.token OPERATOR(pg_catalog.>) g.token)"
-					" ORDER BY g.token LIMIT 1000)", lf_grants_retention);
-	return purged + purge_latest_grants();
+					" ORDER BY g.token LIMIT " BATCH_TEXT ")", lf_grants_retention);
+	purged += purge_latest_grants(more);
+	*more |= purged >= BATCH;
+	return purged;
 }
 
 LfClock
@@ -197,12 +222,12 @@ lf_purge_pass(int database, bool soon)
 	static LfClock due = 0;
 	LfClock		now = lf_clock_now();
 	uint64		purged;
+	bool		more;
 
 	if (now < due && !soon)
 		return due;
-	purged = purge_all();
+	purged = purge_all(&more);
 	lf_stat_add(database, LF_STAT_PURGED, purged);
-	/* a whole batch: there is more */
-	due = lf_clock_after(now, purged >= LATEST_A_BATCH ? 0 : PURGE_EVERY);
+	due = lf_clock_after(now, more ? 0 : PURGE_EVERY);
 	return due;
 }
