@@ -35,6 +35,10 @@
 #define RETRY_SOON		INT64CONST(10000)
 #define RETRY_STANDBY	INT64CONST(2000)
 
+/* How long entries may take to make room that are over by then. */
+#define ROOM_LIMIT		INT64CONST(200000)
+
+static bool room_is_wanted = false;
 static dlist_head pending_list = DLIST_STATIC_INIT(pending_list);
 static uint64 *known_tickets = NULL;	/* last one taken in, by backend slot */
 
@@ -394,6 +398,35 @@ drain_mints(LfPending *pending, LfMint **blocked, LfClock *next)
 	return worst;
 }
 
+/*
+ * Every entry is in use; but those that lapsed since the last sweep, and those
+ * whose end is about to be written, will make room.
+ */
+static void
+await_room(LfPending *pending, LfClock *next)
+{
+	LfClock		now = lf_clock_now();
+
+	if (pending->no_room_since == 0)
+		pending->no_room_since = now;
+	if (now - pending->no_room_since >= ROOM_LIMIT)
+	{
+		refuse(pending, LF_ANSWER_NO_ROOM, NULL);
+		return;
+	}
+	room_is_wanted = true;
+	*next = Min(*next, now + RETRY_SOON);
+}
+
+bool
+lf_queue_wants_room(void)
+{
+	bool		wanted = room_is_wanted;
+
+	room_is_wanted = false;
+	return wanted;
+}
+
 /* Gives a request what it can get now. */
 static void
 advance(LfPending *pending, LfClock *next)
@@ -413,7 +446,7 @@ advance(LfPending *pending, LfClock *next)
 					refuse(pending, LF_ANSWER_BUSY, NULL);
 				return;
 			case NO_ROOM:
-				refuse(pending, LF_ANSWER_NO_ROOM, NULL);
+				await_room(pending, next);
 				return;
 			case SETTLED:
 				return;

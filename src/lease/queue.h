@@ -17,6 +17,9 @@ extern void lf_queue_recover(void);
  */
 extern LfClock lf_queue_pass(int database);
 
+/* Has a request found every entry in use since this was asked last? */
+extern bool lf_queue_wants_room(void);
+
 /* Is anything asked for, or on its way? */
 extern bool lf_queue_is_empty(void);
 

@@ -338,6 +338,8 @@ pass(void)
 		next = Min(next, lf_queue_pass(worker.database));
 	else
 		next = Min(next, lf_clock_now() + TICK_BUSY);
+	if (lf_queue_wants_room())
+		worker.sweep_at = 0;
 	sweep(lf_clock_now());
 	next = Min(next, Max(worker.sweep_at, worker.last_sweep + SWEEP_APART));
 	ends = lf_mint_write_ends();
