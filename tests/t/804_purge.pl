@@ -88,6 +88,7 @@ $node->safe_psql('postgres', "SELECT lease_fence.release(token => $_)") foreach 
 my $only = released('only');
 ok(reload_until($node, 'postgres', 'SELECT count(*) FROM lease_fence.grants WHERE external_number IS NULL', '1'), 'everything is purged');
 is($node->safe_psql('postgres', 'SELECT max(token) FROM lease_fence.grants'), $only, 'but for the highest token');
+is($node->safe_psql('postgres', rows_of($numbers[1])), '1', "and the latest imported one");
 cmp_ok(token_of($node, 'postgres', 'stock:1'), '>', $only, 'the next number is new');
 $node->safe_psql('postgres', 'SELECT lease_fence.revoke(resource => \'stock:1\')');
 
@@ -160,6 +161,8 @@ ok(reload_until($node, 'postgres', "SELECT count(*) < 10 FROM lease_fence.grants
 is($node->safe_psql('postgres', rows_of($last)), '1', 'but the highest token');
 my $fresh = token_of($node, 'postgres', 'name:1');
 cmp_ok($fresh, '>', $last, 'a name of before gets a new number');
+is(state_of($node, 'postgres', "SELECT lease_fence.import_grant(resource => 'etcd:1', number => 41)"), 'LF001',
+	'the bar of an imported name stands, though its entry has made room');
 is(write_as($node, 'postgres', $after, 3), '', 'a lease that was live all the time still writes');
 is($node->safe_psql('postgres', 'SELECT worker FROM lease_fence.worker_status'), 'running', 'the worker runs');
 ok(!$node->log_contains('ERROR:  .*(lease_fence|purg)'), 'no error of its own in the log');
