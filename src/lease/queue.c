@@ -354,26 +354,31 @@ ends_old_by(const LfPending *pending)
 	return pending->request.kind == LF_REQUEST_REVOKE ? LF_OVER_REVOKED : LF_OVER_TAKEN;
 }
 
-/* Step 1 for all its resources.  False: try later. */
-static bool
+/*
+ * Step 1 for all its resources.  An entry that was reserved may have made room
+ * for another one of the same request: there may be none for both.
+ */
+static LfLoad
 begin_mints(LfPending *pending)
 {
 	if (!lf_request_set_working(pending->slot, pending->request.ticket))
-		return false;
+		return LF_LOAD_LATER;
 	for (int i = 0; i < pending->request.count; i++)
 	{
 		LfMint	   *mint = &pending->mints[i];
 		LfGrantState state;
+		LfLoad		load;
 
 		if (mint->begun)
 			continue;
-		if (lf_mint_load(&mint->grant.resource, &state) != LF_LOAD_DONE)
-			return false;
+		load = lf_mint_load(&mint->grant.resource, &state);
+		if (load != LF_LOAD_DONE)
+			return load;
 		pending->was_live = lf_grant_is_live(&state, lf_clock_now());
 		if (!lf_mint_begin(mint, ends_old_by(pending)))
-			return false;
+			return LF_LOAD_LATER;
 	}
-	return true;
+	return LF_LOAD_DONE;
 }
 
 /* Step 2 for all its resources: what stands in the way of the last one. */
@@ -452,11 +457,18 @@ advance(LfPending *pending, LfClock *next)
 				return;
 		}
 	}
-	if (!begin_mints(pending))
+	switch (begin_mints(pending))
 	{
-		*next = Min(*next, lf_clock_now() + RETRY_SOON);
-		return;
+		case LF_LOAD_DONE:
+			break;
+		case LF_LOAD_LATER:
+			*next = Min(*next, lf_clock_now() + RETRY_SOON);
+			return;
+		case LF_LOAD_NO_ROOM:
+			await_room(pending, next);
+			return;
 	}
+	pending->no_room_since = 0;
 	switch (drain_mints(pending, &blocked, next))
 	{
 		case LF_DRAIN_DONE:
