@@ -7,42 +7,58 @@ DATA = lease_fence--1.0.sql
 
 OBJS = \
 	src/lease_fence.o \
+	src/base/arguments.o \
 	src/base/catalog.o \
 	src/base/database.o \
 	src/base/errors.o \
+	src/base/notify.o \
 	src/base/point.o \
 	src/base/settings.o \
 	src/base/shmem.o \
+	src/base/stat.o \
+	src/base/table.o \
 	src/base/transaction.o \
+	src/coordinator/profile.o \
+	src/coordinator/profile_table.o \
+	src/fence/amount.o \
+	src/fence/bypass.o \
 	src/fence/check.o \
+	src/fence/columns.o \
 	src/fence/drain.o \
 	src/fence/entry.o \
+	src/fence/examine.o \
 	src/fence/epoch.o \
 	src/fence/grants.o \
 	src/fence/guard.o \
 	src/fence/guard_info.o \
+	src/fence/guarded.o \
 	src/fence/mint.o \
+	src/fence/operation.o \
 	src/fence/present.o \
 	src/fence/protect.o \
 	src/fence/reject.o \
 	src/fence/stamp.o \
+	src/fence/statement.o \
 	src/fence/template.o \
 	src/fence/token_lock.o \
 	src/fence/truncate.o \
 	src/lease/acquire.o \
-	src/lease/arguments.o \
 	src/lease/ask.o \
 	src/lease/cycles.o \
 	src/lease/held.o \
+	src/lease/import.o \
 	src/lease/manage.o \
 	src/lease/queue.o \
 	src/lease/request.o \
 	src/lease/views.o \
 	src/audit/record.o \
+	src/audit/bypass_row.o \
 	src/audit/observe.o \
 	src/audit/writer.o \
 	src/worker/utility.o \
+	src/worker/watch.o \
 	src/worker/launcher.o \
+	src/worker/purge.o \
 	src/worker/worker.o
 
 PG_CPPFLAGS = -I$(srcdir)/src -DLF_VERSION='"$(EXTVERSION)"'

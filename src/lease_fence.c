@@ -10,6 +10,8 @@
 #include "base/point.h"
 #include "base/settings.h"
 #include "base/shmem.h"
+#include "base/stat.h"
+#include "fence/bypass.h"
 #include "fence/entry.h"
 #include "fence/epoch.h"
 #include "fence/present.h"
@@ -34,6 +36,7 @@ request_shmem(void)
 	if (previous_shmem_request != NULL)
 		previous_shmem_request();
 	RequestAddinShmemSpace(lf_database_shmem_size());
+	RequestAddinShmemSpace(lf_stat_shmem_size());
 	RequestAddinShmemSpace(lf_entry_shmem_size());
 	RequestAddinShmemSpace(lf_epoch_shmem_size());
 	RequestAddinShmemSpace(lf_request_shmem_size());
@@ -49,6 +52,7 @@ startup_shmem(void)
 		previous_shmem_startup();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	lf_database_shmem_init();
+	lf_stat_shmem_init();
 	lf_entry_shmem_init();
 	lf_epoch_shmem_init();
 	lf_request_shmem_init();
@@ -80,6 +84,7 @@ _PG_init(void)
 	lf_settings_define();
 	lf_point_define_setting();
 	lf_present_install();
+	lf_bypass_install();
 	MarkGUCPrefixReserved("lease_fence");
 	if (IsBinaryUpgrade)
 		return;

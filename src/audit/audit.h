@@ -57,6 +57,13 @@ extern void lf_audit_shmem_init(void);
 extern void lf_audit_reject(const LfRejection *rejection);
 
 /*
+ * Backend: one row about a statement past the guards, in its own transaction,
+ * with the reason that was given for it.
+ */
+extern void lf_audit_bypassed(const LfRejection *rejection, const char *reason,
+							  const char *statement, int64 rows);
+
+/*
  * Worker, outside a transaction.  Nothing is raised.
  *
  * adopt: once at its start; records that a worker before us had taken are

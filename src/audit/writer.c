@@ -17,6 +17,8 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "audit/place.h"
+#include "base/notify.h"
+#include "base/stat.h"
 #include "base/catalog.h"
 #include "base/point.h"
 #include "base/shmem.h"
@@ -32,7 +34,6 @@
 #include "utils/timestamp.h"
 
 #define BATCH 256
-#define COLUMNS 20
 
 /* The batch under way: its places and their records. */
 static int	taken[BATCH];
@@ -77,7 +78,7 @@ lf_audit_lock_table(void)
 static SPIPlanPtr
 insert_plan(void)
 {
-	static Oid	types[COLUMNS] = {
+	static Oid	types[LF_AUDIT_COLUMNS] = {
 		INT8OID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID,
 		TEXTOID, TEXTOID, TEXTOID, INT8OID, INT8OID,
 		BYTEAOID, BYTEAOID, INTERVALOID, NAMEOID, TEXTOID,
@@ -107,7 +108,7 @@ insert_plan(void)
 						 "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, "
 						 "$11, $12, $13, $14, $15, $16, $17, $18, $19, $20) "
 						 "ON CONFLICT (id) DO NOTHING", name);
-	prepared = SPI_prepare(statement, COLUMNS, types);
+	prepared = SPI_prepare(statement, LF_AUDIT_COLUMNS, types);
 	if (prepared == NULL || SPI_keepplan(prepared) != 0)
 		elog(ERROR, "could not prepare the statement of the audit: %s",
 			 SPI_result_code_string(SPI_result));
@@ -125,8 +126,8 @@ text_value(const char *string, int length, char *null)
 }
 
 /* Empty is NULL; a bytea is built as a text is. */
-static void
-fill_values(const LfRecord *record, Datum *values, char *nulls)
+void
+lf_audit_record_values(const LfRecord *record, Datum *values, char *nulls)
 {
 	const char *action = lf_audit_action_name(record->action);
 	const char *reason = lf_reason_name(record->reason);
@@ -139,7 +140,7 @@ fill_values(const LfRecord *record, Datum *values, char *nulls)
 #define NUMBER(i, n, none) \
 	(values[i] = Int64GetDatum(n), nulls[i] = (n) == (none) ? 'n' : ' ')
 
-	memset(nulls, ' ', COLUMNS);
+	memset(nulls, ' ', LF_AUDIT_COLUMNS);
 	values[0] = Int64GetDatum(record->id);
 	values[1] = TimestampTzGetDatum(record->at);
 	TEXT(2, action);
@@ -173,11 +174,11 @@ fill_values(const LfRecord *record, Datum *values, char *nulls)
 static void
 insert_one(const LfRecord *record)
 {
-	Datum		values[COLUMNS];
-	char		nulls[COLUMNS];
+	Datum		values[LF_AUDIT_COLUMNS];
+	char		nulls[LF_AUDIT_COLUMNS];
 	int			result;
 
-	fill_values(record, values, nulls);
+	lf_audit_record_values(record, values, nulls);
 	result = SPI_execute_plan(insert_plan(), values, nulls, false, 0);
 	if (result != SPI_OK_INSERT)
 		elog(ERROR, "could not insert into the audit: %s",
@@ -370,6 +371,9 @@ settle_batch(int database, XLogRecPtr committed)
 		lf_audit_step(taken[i], LF_PLACE_WORD(database, LF_PLACE_TAKEN),
 					  LF_PLACE_WORD(database, LF_PLACE_COMMITTED));
 		pg_atomic_fetch_add_u64(&lf_audit_counts(database)->written, 1);
+		lf_stat_add(database, LF_STAT_REJECTED, 1);
+		lf_notify_add("rejected", &lf_audit_places[taken[i]].record.resource,
+					  lf_audit_places[taken[i]].record.presented_token);
 		unanswered++;
 	}
 	taken_count = 0;

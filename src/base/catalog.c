@@ -33,7 +33,8 @@ forget_cached(Datum arg, Oid relid)
 {
 	if (relid == InvalidOid ||
 		relid == cached.grants || relid == cached.epochs ||
-		relid == cached.rejected_writes || relid == cached.guard_modes)
+		relid == cached.rejected_writes || relid == cached.guard_modes ||
+		relid == cached.operations || relid == cached.profiles)
 		cached_valid = false;
 }
 
@@ -83,6 +84,9 @@ find_all(LfCatalog *catalog)
 		find_relation(schema, "epochs_pkey", &catalog->epochs_index) &&
 		find_relation(schema, "rejected_writes", &catalog->rejected_writes) &&
 		find_relation(schema, "rejected_writes_pkey", &catalog->rejected_writes_index) &&
+		find_relation(schema, "operations", &catalog->operations) &&
+		find_relation(schema, "operations_pkey", &catalog->operations_index) &&
+		find_relation(schema, "profiles", &catalog->profiles) &&
 		find_relation(schema, "guard_modes", &catalog->guard_modes) &&
 		find_relation(schema, "guard_modes_pkey", &catalog->guard_modes_index);
 }

@@ -23,6 +23,9 @@ typedef struct LfCatalog
 	Oid			epochs_index;	/* (id) */
 	Oid			rejected_writes;
 	Oid			rejected_writes_index;	/* (id) */
+	Oid			operations;
+	Oid			operations_index;	/* (key) */
+	Oid			profiles;
 	Oid			guard_modes;
 	Oid			guard_modes_index;	/* (relation) */
 } LfCatalog;

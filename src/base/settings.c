@@ -13,6 +13,12 @@
 #include "base/settings.h"
 #include "utils/guc.h"
 
+#define NINETY_DAYS (90 * 86400)
+
+int			lf_enforce = LF_ENFORCE_ON;
+int			lf_audit_retention = NINETY_DAYS;
+int			lf_grants_retention = NINETY_DAYS;
+int			lf_operations_retention = NINETY_DAYS;
 char	   *lf_databases = NULL;
 int			lf_drain_timeout = 2000;
 int			lf_audit_timeout = 2000;
@@ -27,9 +33,44 @@ static const struct config_enum_entry audit_row_options[] = {
 	{NULL, 0, false}
 };
 
+static const struct config_enum_entry enforce_options[] = {
+	{"on", LF_ENFORCE_ON, false},
+	{"observe", LF_ENFORCE_OBSERVE, false},
+	{NULL, 0, false}
+};
+
+static void
+define_retention(const char *name, const char *description, int *variable)
+{
+	DefineCustomIntVariable(name, description,
+							"The worker purges what is older.",
+							variable,
+							NINETY_DAYS, 1, INT_MAX,
+							PGC_SIGHUP,
+							GUC_UNIT_S,
+							NULL, NULL, NULL);
+}
+
 void
 lf_settings_define(void)
 {
+	DefineCustomEnumVariable("lease_fence.enforce",
+							 "Whether guards refuse stale writes: the emergency switch for all of them.",
+							 "\"observe\" lets every write through and records what would have been refused.",
+							 &lf_enforce,
+							 LF_ENFORCE_ON,
+							 enforce_options,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	define_retention("lease_fence.audit_retention",
+					 "How long rows of rejected_writes are kept.", &lf_audit_retention);
+	define_retention("lease_fence.grants_retention",
+					 "How long ended grants are kept.", &lf_grants_retention);
+	define_retention("lease_fence.operations_retention",
+					 "How long operation keys are remembered.", &lf_operations_retention);
+
 	DefineCustomStringVariable("lease_fence.databases",
 							   "Databases whose worker starts with the server.",
 							   "Names separated by commas. In every other database the first session that needs the worker starts it.",

@@ -12,6 +12,16 @@ typedef enum LfAuditRow
 	LF_AUDIT_ROW_FULL
 } LfAuditRow;
 
+typedef enum LfEnforce
+{
+	LF_ENFORCE_ON,
+	LF_ENFORCE_OBSERVE
+} LfEnforce;
+
+extern int	lf_enforce;			/* LfEnforce */
+extern int	lf_audit_retention; /* seconds */
+extern int	lf_grants_retention;	/* seconds */
+extern int	lf_operations_retention;	/* seconds */
 extern char *lf_databases;		/* names, separated by commas */
 extern int	lf_drain_timeout;	/* ms */
 extern int	lf_audit_timeout;	/* ms */

@@ -130,7 +130,7 @@ reason_in_table(const LfGrant *grant)
  * Only asked when the write is refused, so a look into the table is no matter.
  */
 static void
-classify(const LfResource *resource, int64 floor, LfVerdict *verdict)
+classify(const LfResource *resource, LfVerdict *verdict)
 {
 	int64	   *tokens;
 	int			count = lf_present_list(&tokens);
@@ -141,7 +141,7 @@ classify(const LfResource *resource, int64 floor, LfVerdict *verdict)
 	{
 		LfGrant		grant;
 
-		if (tokens[i] <= floor || !lf_grants_by_token(tokens[i], &grant))
+		if (!lf_epoch_has_minted(tokens[i]) || !lf_grants_by_token(tokens[i], &grant))
 			unknown = tokens[i];
 		else if (lf_resource_equal(&grant.resource, resource))
 		{
@@ -195,12 +195,20 @@ load_locked(const LfResource *resource, int64 token)
  * then.  A reader with another token inserts nothing.  The entry stands there as
  * loading before the table is read for good, so that whoever ends the grant
  * meanwhile leaves a mark on it.
+ *
+ * A row above all that was minted here came by a restore: it speaks of another
+ * history's lease, and a new epoch is due.
  */
 bool
 lf_check_load(const LfResource *resource, int64 token)
 {
 	bool		loaded;
 
+	if (!lf_epoch_has_minted(token))
+	{
+		lf_epoch_raise_floor(token);
+		return false;
+	}
 	if (!lf_token_lock_share(token))
 		return false;
 	loaded = load_locked(resource, token);
@@ -257,13 +265,13 @@ first_look(const LfResource *resource, uint32 hash, int64 floor,
 
 	if (state->token == 0)
 	{
-		classify(resource, floor, verdict);
+		classify(resource, verdict);
 		return false;
 	}
 	switch (lf_present_match(state->token, state->role))
 	{
 		case LF_MATCH_NONE:
-			classify(resource, floor, verdict);
+			classify(resource, verdict);
 			return false;
 		case LF_MATCH_WRONG_ROLE:
 			verdict->token = state->token;
@@ -364,7 +372,7 @@ lf_check_token(int64 token, LfVerdict *verdict, LfResource *resource)
 	verdict->token = token;
 	if (!lf_epoch_confirmed(&floor))
 		verdict->kind = LF_VERDICT_UNCONFIRMED;
-	else if (token <= floor || !lf_grants_by_token(token, &grant))
+	else if (!lf_epoch_has_minted(token) || !lf_grants_by_token(token, &grant))
 		reject(verdict, LF_REASON_UNKNOWN);
 	else
 	{

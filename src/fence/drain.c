@@ -17,7 +17,9 @@
 #include "access/twophase.h"
 #include "audit/audit.h"
 #include "base/compat.h"
+#include "base/database.h"
 #include "base/settings.h"
+#include "base/stat.h"
 #include "fence/drain.h"
 #include "fence/token_lock.h"
 #include "replication/syncrep.h"
@@ -93,6 +95,7 @@ remember_termination(LfMint *mint, int pid)
 	termination->old_token = mint->old.token;
 	termination->reason = reason_of(mint->old.over);
 	termination->pid = pid;
+	lf_stat_add(lf_database_mine(), LF_STAT_TERMINATED, 1);
 	ereport(LOG,
 			(errmsg("lease_fence: terminating process %d, which has written to resource \"%.*s\" under token %lld",
 					pid, mint->grant.resource.length, mint->grant.resource.name,

@@ -61,6 +61,7 @@ typedef struct LfGrant
 	LfGrantState state;
 	TimestampTz granted_at;
 	TimestampTz ended_at;
+	int64		number;			/* by which others order it; -1: none */
 	uint64		ticket;			/* of the request it answered; 0: none */
 	int			owner_pid;
 	uint32		renewals;

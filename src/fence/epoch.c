@@ -71,7 +71,8 @@ typedef struct LfEpochState
 	Oid			extension;
 	int64		id;
 	pg_atomic_uint64 floor;
-	pg_atomic_uint64 stamp;		/* highest that protect() found */
+	pg_atomic_uint64 minted;	/* highest token of this epoch */
+	pg_atomic_uint64 stamp;		/* highest trace of another history */
 	pg_atomic_uint32 asked;		/* somebody wanted it confirmed, and it was not */
 } LfEpochState;
 
@@ -102,6 +103,7 @@ lf_epoch_shmem_init(void)
 	{
 		memset(&states[i], 0, sizeof(LfEpochState));
 		pg_atomic_init_u64(&states[i].floor, 0);
+		pg_atomic_init_u64(&states[i].minted, 0);
 		pg_atomic_init_u64(&states[i].stamp, 0);
 		pg_atomic_init_u32(&states[i].asked, 0);
 	}
@@ -176,20 +178,52 @@ read_last(Epoch *epoch)
 }
 
 /*
- * Only ever called with the epoch that the table names last: by the worker, or
- * by a backend that found it unchanged.  A backend that is late must not put an
- * older one back, hence the comparison of ids.
+ * Floors grow along a history.  Ids would not do: a restore may have brought the
+ * epochs of another one, with ids of its own.
+ */
+static bool
+is_older(const Epoch *epoch, LfEpochState *state)
+{
+	int64		floor = (int64) pg_atomic_read_u64(&state->floor);
+
+	return state->database == epoch->database && state->extension == epoch->extension &&
+		(epoch->floor < floor || (epoch->floor == floor && epoch->id < state->id));
+}
+
+/* Of one epoch it only grows: a backend's look at the table may be an old one. */
+static void
+raise_minted(LfEpochState *state, uint64 token)
+{
+	uint64		known = pg_atomic_read_u64(&state->minted);
+
+	while (known < token &&
+		   !pg_atomic_compare_exchange_u64(&state->minted, &known, token))
+		;
+}
+
+/*
+ * Only ever called with the epoch that the table names last, and the highest
+ * token there: by the worker, or by a backend that found it unchanged.  A
+ * backend that is late must not put an older one back.
  */
 static void
-publish(int database, const Epoch *epoch)
+publish(int database, const Epoch *epoch, int64 minted)
 {
 	LfEpochState *state = &states[database];
 
 	LWLockAcquire(lf_lwlock(LF_LOCK_EPOCHS), LW_EXCLUSIVE);
-	if (state->database != epoch->database || state->extension != epoch->extension ||
-		state->id <= epoch->id)
+	if (!is_older(epoch, state))
 	{
-		pg_atomic_write_u64(&state->floor, 0);
+		bool		same = state->database == epoch->database &&
+			state->extension == epoch->extension && state->id == epoch->id &&
+			(int64) pg_atomic_read_u64(&state->floor) == epoch->floor;
+
+		if (!same)
+		{
+			pg_atomic_write_u64(&state->floor, 0);
+			pg_atomic_write_u64(&state->minted, 0);
+		}
+		raise_minted(state, Max(minted, epoch->floor));
 		state->database = epoch->database;
 		state->extension = epoch->extension;
 		state->id = epoch->id;
@@ -223,7 +257,7 @@ lf_epoch_confirmed(int64 *floor)
 	}
 	if (is_present(&last))
 	{
-		publish(database, &last);
+		publish(database, &last, lf_grants_last_token());
 		*floor = last.floor;
 		return true;
 	}
@@ -232,8 +266,24 @@ lf_epoch_confirmed(int64 *floor)
 	return false;
 }
 
-static void
-raise_floor(int64 stamp)
+bool
+lf_epoch_has_minted(int64 token)
+{
+	int			database = lf_database_mine();
+
+	if (database < 0 || token <= (int64) pg_atomic_read_u64(&states[database].floor))
+		return false;
+	return token <= (int64) pg_atomic_read_u64(&states[database].minted);
+}
+
+void
+lf_epoch_note_mint(int64 token)
+{
+	raise_minted(&states[lf_database_mine()], (uint64) token);
+}
+
+void
+lf_epoch_raise_floor(int64 stamp)
 {
 	int			database = lf_database_mine();
 	uint64		known;
@@ -254,14 +304,14 @@ static void
 end_of_transaction(XactEvent event, void *arg)
 {
 	if (event == XACT_EVENT_COMMIT && found_stamp > 0)
-		raise_floor(found_stamp);
+		lf_epoch_raise_floor(found_stamp);
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
 		event == XACT_EVENT_PREPARE)
 		found_stamp = 0;
 }
 
 void
-lf_epoch_raise_floor(int64 stamp)
+lf_epoch_raise_floor_at_commit(int64 stamp)
 {
 	if (!callback_registered)
 	{
@@ -290,6 +340,12 @@ lf_epoch_look(int database, Oid extension, LfEpochView *view)
 	}
 	LWLockRelease(lf_lwlock(LF_LOCK_EPOCHS));
 	return view->id != 0;
+}
+
+int64
+lf_epoch_floor(int database)
+{
+	return (int64) pg_atomic_read_u64(&states[database].floor);
 }
 
 /* Caller holds the lock exclusively. */
@@ -331,7 +387,7 @@ lf_epoch_forget_other(int database, Oid extension)
 	return other;
 }
 
-/* Does a stamp in a guarded table stand above all that was minted? */
+/* Does a stamp, or a grant of another history, stand above all that was minted? */
 static bool
 stamp_is_ahead(int database, Oid extension)
 {
@@ -341,7 +397,7 @@ stamp_is_ahead(int database, Oid extension)
 	if (stamp == 0)
 		return false;
 	return lf_epoch_look(database, extension, &view) && stamp > view.floor &&
-		stamp > lf_grants_last_token();
+		stamp > (int64) pg_atomic_read_u64(&states[database].minted);
 }
 
 /* The worker never waits for a lock: not for one of our own tables either. */
@@ -379,7 +435,7 @@ look_at_need(int database, Oid extension, bool confirmed)
 			LF_EPOCH_DUE : LF_EPOCH_FIRST;
 	if (!is_present(&last))
 		return LF_EPOCH_DUE;
-	publish(database, &last);
+	publish(database, &last, lf_grants_last_token());
 	return LF_EPOCH_GOOD;
 }
 
@@ -466,7 +522,7 @@ lf_epoch_begin(int database, const char *reason)
 void
 lf_epoch_began(int database)
 {
-	publish(database, &begun);
+	publish(database, &begun, begun.floor);
 	forget_stamp(database, (uint64) begun.floor);
 	pg_atomic_write_u32(&states[database].asked, 0);
 	lf_entry_forget_database(MyDatabaseId);

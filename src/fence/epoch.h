@@ -30,14 +30,27 @@ extern void lf_epoch_shmem_init(void);
 extern bool lf_epoch_confirmed(int64 *floor);
 
 /*
- * A stamp in a guarded table that is above every token minted here is the trace
- * of a history that was lost: once this transaction has committed, the worker
- * begins a new epoch above it.
+ * Once it is confirmed: is that a token of this epoch?  A restore can bring rows
+ * of another history into lease_fence.grants while we run, and their leases are
+ * nobody's here.  note_mint: the worker, before the commit of a mint.
+ */
+extern bool lf_epoch_has_minted(int64 token);
+extern void lf_epoch_note_mint(int64 token);
+
+/*
+ * A stamp in a guarded table, or a row of lease_fence.grants, that is above
+ * every token minted here is the trace of a history that was lost, or of another
+ * one: the worker begins a new epoch above it.  Returns at once; at_commit: when
+ * this transaction has committed.
  */
 extern void lf_epoch_raise_floor(int64 stamp);
+extern void lf_epoch_raise_floor_at_commit(int64 stamp);
 
 /* What is known of this database's epoch under that extension. */
 extern bool lf_epoch_look(int database, Oid extension, LfEpochView *view);
+
+/* Worker, once need() has said that the epoch is good. */
+extern int64 lf_epoch_floor(int database);
 
 typedef enum LfEpochNeed
 {

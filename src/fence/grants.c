@@ -131,6 +131,9 @@ read_grant(HeapTuple tuple, TupleDesc desc, LfGrant *grant)
 	state->owner = -1;
 	state->ttl = ttl->time + (ttl->day + ttl->month * INT64CONST(30)) * USECS_PER_DAY;
 	grant->granted_at = DatumGetTimestampTz(column(tuple, desc, COLUMN_GRANTED_AT, &isnull));
+	grant->number = DatumGetInt64(column(tuple, desc, COLUMN_EXTERNAL_NUMBER, &isnull));
+	if (isnull)
+		grant->number = -1;
 	read_end(tuple, desc, grant);
 
 	/*

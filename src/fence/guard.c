@@ -13,6 +13,8 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "base/compat.h"
+#include "base/settings.h"
+#include "fence/bypass.h"
 #include "fence/check.h"
 #include "fence/guard.h"
 #include "fence/guard_info.h"
@@ -310,6 +312,15 @@ apply_replicated(const GuardCall *call, TriggerEvent event, HeapTuple old_row, H
 	return stamp_row(call, new_row, Max(stamp_of(call, old_row), stamp_of(call, new_row)));
 }
 
+/* The guard's own mode, under the emergency switch for all of them. */
+static LfGuardMode
+mode_of(const LfGuardInfo *info)
+{
+	if (info->mode == LF_MODE_ENFORCE && lf_enforce == LF_ENFORCE_OBSERVE)
+		return LF_MODE_OBSERVE;
+	return info->mode;
+}
+
 static const char *
 operation_of(TriggerEvent event)
 {
@@ -375,7 +386,12 @@ lf_guard(PG_FUNCTION_ARGS)
 
 	if (IsLogicalWorker())
 		return PointerGetDatum(apply_replicated(&call, trigger->tg_event, old_row, new_row));
-	switch (call.info->mode)
+	if (lf_bypass_active() && call.info->mode != LF_MODE_OFF)
+	{
+		lf_bypass_note(RelationGetRelid(trigger->tg_relation), call.write.operation);
+		return PointerGetDatum(keep_stamp(&call, trigger->tg_event, old_row, new_row));
+	}
+	switch (mode_of(call.info))
 	{
 		case LF_MODE_ENFORCE:
 			refuse_late_trigger(&call, trigger->tg_event);
@@ -403,21 +419,41 @@ lf_guard_truncate(Relation relation, Trigger *trigger)
 
 	if (info->mode == LF_MODE_OFF)
 		return;
+	if (lf_bypass_active())
+	{
+		lf_bypass_note(RelationGetRelid(relation), write.operation);
+		return;
+	}
 	memset(&verdict, 0, sizeof(verdict));
 	verdict.kind = LF_VERDICT_REJECTED;
 	verdict.reason = LF_REASON_TRUNCATE;
 	if (lf_template_columns(info->tmpl, &column, 1) == 0 &&
 		lf_template_render(info->tmpl, NULL, RelationGetDescr(relation), &resource, &column))
 		lf_check_resource(&resource, info->accept_lapsed,
-						  info->mode == LF_MODE_OBSERVE, &verdict);
+						  mode_of(info) == LF_MODE_OBSERVE, &verdict);
 	else
 		resource.length = 0;
 	if (verdict.kind == LF_VERDICT_ACCEPTED)
 		return;
-	if (info->mode == LF_MODE_OBSERVE)
+	if (mode_of(info) == LF_MODE_OBSERVE)
 		lf_reject_observe(&write, resource.length > 0 ? &resource : NULL, &verdict);
 	else
 		lf_reject_write(&write, resource.length > 0 ? &resource : NULL, NULL, &verdict);
+}
+
+void
+lf_guard_check_unwritten(Relation relation, Trigger *trigger, HeapTuple row)
+{
+	GuardCall	call;
+
+	memset(&call, 0, sizeof(call));
+	call.info = lf_guard_info(relation, trigger, NULL);
+	call.desc = RelationGetDescr(relation);
+	call.write.relation = relation;
+	call.write.operation = "UPDATE";
+	call.write.key_row = row;
+	if (mode_of(call.info) == LF_MODE_ENFORCE && !lf_bypass_active())
+		check_row(&call, row, true);
 }
 
 /*

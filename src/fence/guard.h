@@ -15,4 +15,10 @@
  */
 extern void lf_guard_truncate(Relation relation, Trigger *trigger);
 
+/*
+ * A guarded statement found this row and did not write it.  Raises what its
+ * writing would have raised: stale is never an outcome.
+ */
+extern void lf_guard_check_unwritten(Relation relation, Trigger *trigger, HeapTuple row);
+
 #endif							/* LF_FENCE_GUARD_H */

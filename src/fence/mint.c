@@ -22,8 +22,10 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/database.h"
+#include "base/notify.h"
 #include "base/point.h"
 #include "base/settings.h"
+#include "base/stat.h"
 #include "base/transaction.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -84,6 +86,19 @@ lf_mint_check_range(int64 token)
 				 errmsg("the range of tokens is exhausted at %lld", (long long) token)));
 }
 
+/*
+ * A token that the table has and nobody has minted here came with another
+ * history, by a restore: an epoch begins above it before anything goes on.
+ */
+static bool
+is_of_here(int64 token)
+{
+	if (token <= lf_epoch_floor(lf_database_mine()) || lf_epoch_has_minted(token))
+		return true;
+	lf_epoch_raise_floor(token);
+	return false;
+}
+
 static void
 load_entry(void *arg)
 {
@@ -97,10 +112,18 @@ load_entry(void *arg)
 	{
 		memset(&grant, 0, sizeof(grant));
 		grant.resource = *work->resource;
+		grant.number = -1;
 		grant.state.owner = -1;
 		grant.state.over = LF_OVER_RELEASED;
 	}
+	work->opened = is_of_here(grant.state.token);
+	if (!work->opened)
+		return;
 	lf_entry_fill(&grant);
+
+	/* one of another epoch that a restore brought holds nothing */
+	if (grant.state.token <= lf_epoch_floor(lf_database_mine()))
+		lf_entry_end(&grant.resource, grant.state.token, LF_OVER_LAPSED);
 }
 
 LfLoad
@@ -187,16 +210,18 @@ bytes_datum(const char *bytes, int length)
 static void
 insert_grant(const LfGrant *grant)
 {
-	Oid			types[] = {INT8OID, TEXTOID, BYTEAOID, NAMEOID, TEXTOID, INTERVALOID, TIMESTAMPTZOID};
+	Oid			types[] = {INT8OID, TEXTOID, BYTEAOID, NAMEOID, TEXTOID, INTERVALOID, TIMESTAMPTZOID, INT8OID};
 	char	   *role = GetUserNameFromId(grant->state.role, true);
-	Datum		values[7];
+	Datum		values[8];
+	char		nulls[8] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
 	NameData	role_name;
 
 	if (insert_plan == NULL)
 	{
 		insert_plan = SPI_prepare("INSERT INTO lease_fence.grants"
-								  " (token, resource, holder, coordinator, role, scope, ttl, granted_at)"
-								  " VALUES ($1, $2, $3, 'embedded', $4, $5, $6, $7)",
+								  " (token, resource, holder, coordinator, role, scope, ttl, granted_at, external_number)"
+								  " VALUES ($1, $2, $3, CASE WHEN $8 IS NULL THEN 'embedded' ELSE 'external' END,"
+								  " $4, $5, $6, $7, $8)",
 								  lengthof(types), types);
 		SPI_keepplan(insert_plan);
 	}
@@ -208,7 +233,49 @@ insert_grant(const LfGrant *grant)
 	values[4] = CStringGetTextDatum(lf_scope_name(grant->state.scope));
 	values[5] = interval_datum(grant->state.ttl);
 	values[6] = TimestampTzGetDatum(grant->granted_at);
-	SPI_execute_plan(insert_plan, values, NULL, false, 0);
+	values[7] = Int64GetDatum(grant->number);
+	if (grant->number < 0)
+		nulls[7] = 'n';
+	SPI_execute_plan(insert_plan, values, nulls, false, 0);
+}
+
+/* Counted, and told to who listens, when the table says so for the first time. */
+static void
+announce_end(int64 token, LfOver how, const LfResource *resource)
+{
+	int			database = lf_database_mine();
+
+	switch (how)
+	{
+		case LF_OVER_NOT:
+		case LF_OVER_RELEASED:
+			lf_stat_add(database, LF_STAT_RELEASED, 1);
+			break;
+		case LF_OVER_LAPSED:
+			lf_stat_add(database, LF_STAT_LAPSED, 1);
+			lf_notify_add("lost", resource, token);
+			break;
+		case LF_OVER_REVOKED:
+			lf_stat_add(database, LF_STAT_REVOKED, 1);
+			lf_notify_add("revoked", resource, token);
+			break;
+		case LF_OVER_TAKEN:
+			lf_stat_add(database, LF_STAT_TAKEN_OVER, 1);
+			lf_notify_add("superseded", resource, token);
+			break;
+	}
+}
+
+static void
+read_resource(LfResource *resource)
+{
+	bool		isnull;
+	text	   *name = DatumGetTextPP(SPI_getbinval(SPI_tuptable->vals[0],
+												   SPI_tuptable->tupdesc, 1, &isnull));
+
+	resource->database = MyDatabaseId;
+	resource->length = Min(VARSIZE_ANY_EXHDR(name), LF_RESOURCE_MAX);
+	memcpy(resource->name, VARDATA_ANY(name), resource->length);
 }
 
 static void
@@ -220,7 +287,8 @@ update_end(int64 token, LfOver how, TimestampTz at)
 	if (end_plan == NULL)
 	{
 		end_plan = SPI_prepare("UPDATE lease_fence.grants SET how_ended = $2, ended_at = $3"
-							   " WHERE token OPERATOR(pg_catalog.=) $1 AND ended_at IS NULL",
+							   " WHERE token OPERATOR(pg_catalog.=) $1 AND ended_at IS NULL"
+							   " RETURNING resource",
 							   lengthof(types), types);
 		SPI_keepplan(end_plan);
 	}
@@ -228,6 +296,13 @@ update_end(int64 token, LfOver how, TimestampTz at)
 	values[1] = CStringGetTextDatum(lf_over_name(how));
 	values[2] = TimestampTzGetDatum(at);
 	SPI_execute_plan(end_plan, values, NULL, false, 0);
+	if (SPI_processed == 1)
+	{
+		LfResource	resource;
+
+		read_resource(&resource);
+		announce_end(token, how, &resource);
+	}
 }
 
 /* A table that somebody has locked is no reason to wait: the log has it. */
@@ -265,7 +340,11 @@ mint_all(void *arg)
 		return;
 	}
 	token = Max(lf_grants_last_token(), floor);
+	work->opened = is_of_here(token);
+	if (!work->opened)
+		return;
 	lf_mint_check_range(token + work->count);
+	lf_epoch_note_mint(token + work->count);
 	xid = GetCurrentFullTransactionId();
 
 	SPI_connect();
@@ -293,6 +372,8 @@ lf_mint_commit(LfMint **mints, int count, XLogRecPtr *end, char **problem)
 	*problem = NULL;
 	if (!lf_transaction_try("minting", mint_all, &work, end, problem) || !work.opened)
 		return false;
+	lf_stat_add(lf_database_mine(), LF_STAT_MINTS, 1);
+	lf_stat_add(lf_database_mine(), LF_STAT_GRANTED, count);
 	LF_POINT("mint-committed");
 	return true;
 }

@@ -47,6 +47,9 @@ static Presented *presented = NULL;
 static int	presented_count = 0;
 static int	presented_room = 0;
 
+/* A token argument, while its call runs; 0: none. */
+static int64 call_token = 0;
+
 static int64 *session_tokens = NULL;
 static int	session_count = 0;
 static int	session_room = 0;
@@ -161,6 +164,11 @@ lf_present_match(int64 token, Oid role)
 	bool		named = setting != NULL;
 	LfMatch		match = LF_MATCH_NONE;
 
+	if (call_token == token)
+		match = match_role(role);
+	if (match == LF_MATCH_YES)
+		return match;
+
 	for (int i = 0; i < presented_count; i++)
 	{
 		Presented  *one = &presented[i];
@@ -241,6 +249,21 @@ lf_present_remove(int64 token)
 	presented_count = kept;
 }
 
+int64
+lf_present_begin_call(int64 token)
+{
+	int64		before = call_token;
+
+	call_token = token;
+	return before;
+}
+
+void
+lf_present_end_call(int64 before)
+{
+	call_token = before;
+}
+
 void
 lf_present_session_add(int64 token)
 {
@@ -269,7 +292,9 @@ lf_present_list(int64 **tokens)
 	bool		named = setting != NULL;
 	int			count = 0;
 
-	*tokens = palloc((presented_count + session_count + SETTING_MAX_TOKENS) * sizeof(int64));
+	*tokens = palloc((presented_count + session_count + SETTING_MAX_TOKENS + 1) * sizeof(int64));
+	if (call_token != 0)
+		(*tokens)[count++] = call_token;
 	for (int i = 0; i < presented_count; i++)
 	{
 		named |= presented[i].named;

@@ -36,6 +36,13 @@ extern bool lf_present_role_allowed(Oid role);
 extern void lf_present_add(int64 token, bool named);
 extern void lf_present_remove(int64 token);
 
+/*
+ * A token that counts for one call only, beside the others.  Calls nest:
+ * begin_call answers what end_call must put back.  0: none.
+ */
+extern int64 lf_present_begin_call(int64 token);
+extern void lf_present_end_call(int64 before);
+
 /* The leases of scope session that this session holds. */
 extern void lf_present_session_add(int64 token);
 extern void lf_present_session_remove(int64 token);

@@ -54,7 +54,8 @@ PG_FUNCTION_INFO_V1(lf_unprotect);
 /* Columns of guard_modes. */
 #define GUARD_MODES_RELATION	1
 #define GUARD_MODES_MODE		2
-#define GUARD_MODES_COLUMNS		2
+#define GUARD_MODES_CHANGED_AT	3
+#define GUARD_MODES_COLUMNS		3
 
 /* What protect() was asked for, and what it found. */
 typedef struct Protection
@@ -477,7 +478,7 @@ make_token_column(const Protection *protection)
 		run(psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", table, column));
 	check_stamp(protection, stamp);
 	if (stamp > 0)
-		lf_epoch_raise_floor(stamp);
+		lf_epoch_raise_floor_at_commit(stamp);
 }
 
 static void
@@ -537,7 +538,7 @@ write_mode(Oid relation, const char *mode)
 	HeapTuple	old;
 	HeapTuple	row;
 	Datum		values[GUARD_MODES_COLUMNS];
-	bool		nulls[GUARD_MODES_COLUMNS] = {false, false};
+	bool		nulls[GUARD_MODES_COLUMNS] = {false};
 
 	LockDatabaseObject(RelationRelationId, relation, 0, ExclusiveLock);
 	modes = table_open(lf_catalog_required()->guard_modes, RowExclusiveLock);
@@ -553,6 +554,7 @@ write_mode(Oid relation, const char *mode)
 	{
 		values[GUARD_MODES_RELATION - 1] = ObjectIdGetDatum(relation);
 		values[GUARD_MODES_MODE - 1] = CStringGetTextDatum(mode);
+		values[GUARD_MODES_CHANGED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
 		row = heap_form_tuple(RelationGetDescr(modes), values, nulls);
 		if (HeapTupleIsValid(old))
 			CatalogTupleUpdate(modes, &old->t_self, row);

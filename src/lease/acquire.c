@@ -10,11 +10,13 @@
 #include "base/compat.h"
 #include "base/errors.h"
 #include "base/settings.h"
+#include "coordinator/profile.h"
 #include "executor/execdesc.h"
 #include "nodes/execnodes.h"
 #include "fence/present.h"
 #include "funcapi.h"
-#include "lease/arguments.h"
+#include "lease/acquire.h"
+#include "base/arguments.h"
 #include "lease/ask.h"
 #include "lease/held.h"
 #include "tcop/pquery.h"
@@ -53,8 +55,8 @@ called_at_top_level(FunctionCallInfo fcinfo)
 		fcinfo->flinfo->fn_mcxt == ActivePortal->queryDesc->estate->es_query_cxt;
 }
 
-static void
-check_transaction(FunctionCallInfo fcinfo, LfScope scope)
+void
+lf_acquire_check_isolation(void)
 {
 	lf_ask_require_primary();
 	if (IsolationUsesXactSnapshot())
@@ -63,6 +65,12 @@ check_transaction(FunctionCallInfo fcinfo, LfScope scope)
 				 errmsg("a lease cannot be taken in a transaction of isolation level REPEATABLE READ or SERIALIZABLE"),
 				 errdetail("Its snapshot is older than the grant, so what it reads could be from before the lease."),
 				 errhint("Take a lease of scope \"session\" or \"detached\" first, then begin the transaction and present its token.")));
+}
+
+static void
+check_transaction(FunctionCallInfo fcinfo, LfScope scope)
+{
+	lf_acquire_check_isolation();
 	if (scope == LF_SCOPE_TRANSACTION && !IsTransactionBlock() &&
 		called_at_top_level(fcinfo))
 		ereport(ERROR,
@@ -72,14 +80,36 @@ check_transaction(FunctionCallInfo fcinfo, LfScope scope)
 				 errhint("BEGIN first, or take it with scope \"session\" or \"detached\".")));
 }
 
-static void
-random_holder(LfHolder *holder)
+void
+lf_acquire_random_holder(LfHolder *holder)
 {
 	Datum		uuid = DirectFunctionCall1(gen_random_uuid, (Datum) 0);
 	char	   *text = DatumGetCString(DirectFunctionCall1(uuid_out, uuid));
 
 	holder->length = strlen(text);
 	memcpy(holder->bytes, text, holder->length);
+}
+
+static LfScope
+read_scope(FunctionCallInfo fcinfo, int number)
+{
+	char	   *scope;
+
+	if (PG_ARGISNULL(number))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"scope\" must not be NULL")));
+	scope = text_to_cstring(PG_GETARG_TEXT_PP(number));
+	if (strcmp(scope, "transaction") == 0)
+		return LF_SCOPE_TRANSACTION;
+	if (strcmp(scope, "session") == 0)
+		return LF_SCOPE_SESSION;
+	if (strcmp(scope, "detached") == 0)
+		return LF_SCOPE_DETACHED;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("argument \"scope\" is not allowed: \"%s\"", scope),
+			 errhint("It is one of \"transaction\", \"session\" and \"detached\".")));
 }
 
 /* Arguments from number `first`: ttl, wait, scope, holder. */
@@ -89,11 +119,11 @@ read_terms(FunctionCallInfo fcinfo, int first, Terms *terms)
 	memset(terms, 0, sizeof(*terms));
 	terms->ttl = lf_argument_ttl(fcinfo, first);
 	terms->until = lf_argument_wait(fcinfo, first + 1, &terms->no_wait);
-	terms->scope = lf_argument_scope(fcinfo, first + 2);
+	terms->scope = read_scope(fcinfo, first + 2);
 	if (!lf_argument_holder(fcinfo, first + 3, &terms->holder))
 	{
 		if (terms->scope == LF_SCOPE_DETACHED)
-			random_holder(&terms->holder);
+			lf_acquire_random_holder(&terms->holder);
 		else
 			lf_held_identity(&terms->holder);
 	}
@@ -123,12 +153,30 @@ take(const LfResource *resource, int64 token, const Terms *terms)
 	lf_present_add(token, false);
 }
 
+/* A resource is handed out by one coordinator. */
+static void
+check_profile(const LfResource *resource)
+{
+	const LfProfile *profile = lf_profile_of(resource);
+
+	if (profile == NULL)
+		return;
+	lf_profile_check_use(profile, resource);
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the lease of resource \"%.*s\" is handed out by others",
+					resource->length, resource->name),
+			 errdetail("It is under profile \"%s\" of policy \"external\".", profile->name),
+			 errhint("Take it there, and import it with lease_fence.import_grant().")));
+}
+
 /* 0: not to be had; *request says who was in the way. */
 static int64
 acquire_one(const LfResource *resource, const Terms *terms, LfRequest *request)
 {
 	int64		token = 0;
 
+	check_profile(resource);
 	describe_request(request, terms);
 	request->resource = *resource;
 	if (terms->scope != LF_SCOPE_DETACHED)
@@ -168,8 +216,9 @@ time_left(const LfResource *resource)
 	return state.deadline - now;
 }
 
-static Datum
-make_row(FunctionCallInfo fcinfo, const LfResource *resource, int64 token, bool with_retry)
+Datum
+lf_acquire_row(FunctionCallInfo fcinfo, const LfResource *resource, int64 token,
+			   bool with_retry)
 {
 	TupleDesc	desc;
 	Datum		values[3];
@@ -205,7 +254,7 @@ lf_acquire(PG_FUNCTION_ARGS)
 	token = acquire_one(&resource, &terms, &request);
 	if (token == 0)
 		raise_not_available(&request);
-	PG_RETURN_DATUM(make_row(fcinfo, &resource, token, false));
+	PG_RETURN_DATUM(lf_acquire_row(fcinfo, &resource, token, false));
 }
 
 Datum
@@ -219,7 +268,7 @@ lf_try_acquire(PG_FUNCTION_ARGS)
 	lf_argument_resource(fcinfo, 0, "resource", &resource);
 	read_terms(fcinfo, 1, &terms);
 	token = acquire_one(&resource, &terms, &request);
-	PG_RETURN_DATUM(make_row(fcinfo, &resource, token, true));
+	PG_RETURN_DATUM(lf_acquire_row(fcinfo, &resource, token, true));
 }
 
 /* ---- several at once ---- */
@@ -413,6 +462,8 @@ lf_acquire_all(PG_FUNCTION_ARGS)
 	Terms		terms;
 
 	read_terms(fcinfo, 1, &terms);
+	for (int i = 0; i < count; i++)
+		check_profile(&names[i].resource);
 	InitMaterializedSRF(fcinfo, 0);
 	missing_count = reenter_all(names, count, &terms, missing);
 	if (missing_count > 0)

@@ -54,7 +54,8 @@ lf_ask_require_primary(void)
 static void
 give_back(const LfRequest *last)
 {
-	if (last->kind != LF_REQUEST_ACQUIRE || last->answer != LF_ANSWER_GRANTED)
+	if ((last->kind != LF_REQUEST_ACQUIRE && last->kind != LF_REQUEST_IMPORT) ||
+		last->answer != LF_ANSWER_GRANTED)
 		return;
 	if (last->count == 1)
 		lf_entry_end(&last->resource, last->token, LF_OVER_RELEASED);
@@ -249,6 +250,8 @@ raise_refusal(const LfRequest *request)
 		case LF_ANSWER_GRANTED:
 		case LF_ANSWER_NOTHING:
 		case LF_ANSWER_BUSY:
+		case LF_ANSWER_OLDER:
+		case LF_ANSWER_OVER:
 			return;
 		case LF_ANSWER_OWN_WAY:
 			raise_own_way(request);

@@ -18,7 +18,7 @@
 #include "fence/grants.h"
 #include "fence/present.h"
 #include "fence/reject.h"
-#include "lease/arguments.h"
+#include "base/arguments.h"
 #include "lease/ask.h"
 #include "lease/held.h"
 #include "utils/array.h"
@@ -49,8 +49,8 @@ raise_for(const char *call, int64 token, const LfResource *resource,
 	lf_reject_raise(&write, resource, NULL, &verdict);
 }
 
-static int64
-confirmed_floor(void)
+static void
+require_epoch(void)
 {
 	int64		floor;
 
@@ -60,7 +60,6 @@ confirmed_floor(void)
 				 errmsg("the epoch of this database is not confirmed yet"),
 				 errdetail("Its history is not the one that the last epoch began in, and the worker has not begun a new one."),
 				 errhint("Try again in a moment. The view lease_fence.worker_status and the server log say what the worker does.")));
-	return floor;
 }
 
 /*
@@ -77,7 +76,8 @@ find_grant(const char *call, int64 token, LfResource *resource, LfGrantState *st
 	lf_ask_require_primary();
 	if (!lf_held_resource(token, resource))
 	{
-		if (token <= confirmed_floor() || !lf_grants_by_token(token, &grant))
+		require_epoch();
+		if (!lf_epoch_has_minted(token) || !lf_grants_by_token(token, &grant))
 			raise_for(call, token, NULL, LF_REASON_UNKNOWN, NULL);
 		*resource = grant.resource;
 		if (!lf_present_role_allowed(grant.state.role))
@@ -143,7 +143,7 @@ lf_present(PG_FUNCTION_ARGS)
 		LfVerdict	verdict;
 
 		CHECK_FOR_INTERRUPTS();
-		confirmed_floor();
+		require_epoch();
 		lf_check_token(DatumGetInt64(elements[i]), &verdict, &resource);
 		if (verdict.kind != LF_VERDICT_ACCEPTED)
 			lf_reject_raise(&write, resource.length > 0 ? &resource : NULL, NULL, &verdict);

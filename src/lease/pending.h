@@ -22,6 +22,7 @@ typedef struct LfPending
 	bool		was_live;		/* revoke: the answer */
 	XLogRecPtr	end;			/* of the commit record */
 	LfClock		look_for_cycle;
+	LfClock		no_room_since;	/* 0: there was room */
 } LfPending;
 
 /*

@@ -19,6 +19,7 @@
 #include "base/database.h"
 #include "base/point.h"
 #include "base/shmem.h"
+#include "base/stat.h"
 #include "base/transaction.h"
 #include "fence/epoch.h"
 #include "lease/pending.h"
@@ -34,6 +35,10 @@
 #define RETRY_SOON		INT64CONST(10000)
 #define RETRY_STANDBY	INT64CONST(2000)
 
+/* How long entries may take to make room that are over by then. */
+#define ROOM_LIMIT		INT64CONST(200000)
+
+static bool room_is_wanted = false;
 static dlist_head pending_list = DLIST_STATIC_INIT(pending_list);
 static uint64 *known_tickets = NULL;	/* last one taken in, by backend slot */
 
@@ -90,6 +95,7 @@ describe_grant(LfPending *pending, LfMint *mint, const LfResource *resource)
 	grant->resource = *resource;
 	grant->holder = request->holder;
 	grant->ticket = request->ticket;
+	grant->number = request->kind == LF_REQUEST_IMPORT ? request->number : -1;
 	grant->state.role = request->role;
 	grant->state.scope = request->scope;
 	grant->state.ttl = request->ttl;
@@ -283,8 +289,44 @@ typedef enum Reservation
 {
 	RESERVED,
 	MUST_WAIT,
-	NO_ROOM
+	NO_ROOM,
+	SETTLED						/* it has its answer */
 } Reservation;
+
+static void
+settle(LfPending *pending, LfAnswer answer, int64 token)
+{
+	abandon_mints(pending);
+	lf_request_answer(pending->slot, pending->request.ticket, answer, token, NULL);
+	forget(pending);
+}
+
+/*
+ * A higher number is a new grant; the same one is the same grant while it
+ * lives, and in a new epoch a new one; a lower one is superseded.
+ */
+static Reservation
+compare_numbers(LfPending *pending, const LfResource *resource)
+{
+	int64		number = pending->request.number;
+	LfGrant		present;
+
+	if (!lf_entry_read(resource, &present) || present.state.token == 0 ||
+		number > present.number)
+		return RESERVED;
+	if (number == present.number &&
+		present.state.token <= lf_epoch_floor(lf_database_mine()))
+		return RESERVED;
+	if (number < present.number)
+		settle(pending, LF_ANSWER_OLDER, present.state.token);
+	else if (present.state.role == pending->request.role &&
+			 lf_entry_extend(resource, present.state.token, pending->request.ttl,
+							 &present.state))
+		settle(pending, LF_ANSWER_GRANTED, present.state.token);
+	else
+		settle(pending, LF_ANSWER_OVER, present.state.token);
+	return SETTLED;
+}
 
 /* *next: when the wait may be over. */
 static Reservation
@@ -306,6 +348,8 @@ reserve(LfPending *pending, LfMint *mint, LfClock *next)
 		case LF_LOAD_NO_ROOM:
 			return NO_ROOM;
 	}
+	if (pending->request.kind == LF_REQUEST_IMPORT)
+		return compare_numbers(pending, resource);
 	if (pending->request.kind != LF_REQUEST_ACQUIRE)
 		return RESERVED;
 	if (lf_grant_is_live(&state, now))
@@ -329,27 +373,32 @@ ends_old_by(const LfPending *pending)
 	return pending->request.kind == LF_REQUEST_REVOKE ? LF_OVER_REVOKED : LF_OVER_TAKEN;
 }
 
-/* Step 1 for all its resources.  False: try later. */
-static bool
+/*
+ * Step 1 for all its resources.  An entry that was reserved may have made room
+ * for another one of the same request: there may be none for both.
+ */
+static LfLoad
 begin_mints(LfPending *pending)
 {
 	if (!pending->mints[0].begun &&
 		!lf_request_set_working(pending->slot, pending->request.ticket))
-		return false;
+		return LF_LOAD_LATER;
 	for (int i = 0; i < pending->request.count; i++)
 	{
 		LfMint	   *mint = &pending->mints[i];
 		LfGrantState state;
+		LfLoad		load;
 
 		if (mint->begun)
 			continue;
-		if (lf_mint_load(&mint->grant.resource, &state) != LF_LOAD_DONE)
-			return false;
+		load = lf_mint_load(&mint->grant.resource, &state);
+		if (load != LF_LOAD_DONE)
+			return load;
 		pending->was_live = lf_grant_is_live(&state, lf_clock_now());
 		if (!lf_mint_begin(mint, ends_old_by(pending)))
-			return false;
+			return LF_LOAD_LATER;
 	}
-	return true;
+	return LF_LOAD_DONE;
 }
 
 /* Step 2 for all its resources: what stands in the way of the last one. */
@@ -374,6 +423,35 @@ drain_mints(LfPending *pending, LfMint **blocked, LfClock *next)
 	return worst;
 }
 
+/*
+ * Every entry is in use; but those that lapsed since the last sweep, and those
+ * whose end is about to be written, will make room.
+ */
+static void
+await_room(LfPending *pending, LfClock *next)
+{
+	LfClock		now = lf_clock_now();
+
+	if (pending->no_room_since == 0)
+		pending->no_room_since = now;
+	if (now - pending->no_room_since >= ROOM_LIMIT)
+	{
+		refuse(pending, LF_ANSWER_NO_ROOM, NULL);
+		return;
+	}
+	room_is_wanted = true;
+	*next = Min(*next, now + RETRY_SOON);
+}
+
+bool
+lf_queue_wants_room(void)
+{
+	bool		wanted = room_is_wanted;
+
+	room_is_wanted = false;
+	return wanted;
+}
+
 /* Gives a request what it can get now. */
 static void
 advance(LfPending *pending, LfClock *next)
@@ -393,15 +471,24 @@ advance(LfPending *pending, LfClock *next)
 					refuse(pending, LF_ANSWER_BUSY, NULL);
 				return;
 			case NO_ROOM:
-				refuse(pending, LF_ANSWER_NO_ROOM, NULL);
+				await_room(pending, next);
+				return;
+			case SETTLED:
 				return;
 		}
 	}
-	if (!begin_mints(pending))
+	switch (begin_mints(pending))
 	{
-		*next = Min(*next, lf_clock_now() + RETRY_SOON);
-		return;
+		case LF_LOAD_DONE:
+			break;
+		case LF_LOAD_LATER:
+			*next = Min(*next, lf_clock_now() + RETRY_SOON);
+			return;
+		case LF_LOAD_NO_ROOM:
+			await_room(pending, next);
+			return;
 	}
+	pending->no_room_since = 0;
 	switch (drain_mints(pending, &blocked, next))
 	{
 		case LF_DRAIN_DONE:
@@ -633,6 +720,7 @@ break_cycles(LfClock *next)
 			pending->look_for_cycle = lf_clock_after(now, DeadlockTimeout * INT64CONST(1000));
 			if (lf_cycles_find(&pending_list, pending, holders_of))
 			{
+				lf_stat_add(lf_database_mine(), LF_STAT_DEADLOCKS, 1);
 				refuse(pending, LF_ANSWER_CYCLE, NULL);
 				continue;
 			}

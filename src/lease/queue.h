@@ -26,6 +26,9 @@ extern bool lf_queue_is_asked(void);
  */
 extern void lf_queue_start_over(void);
 
+/* Has a request found every entry in use since this was asked last? */
+extern bool lf_queue_wants_room(void);
+
 /* Is anything asked for, or on its way? */
 extern bool lf_queue_is_empty(void);
 

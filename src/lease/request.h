@@ -22,6 +22,7 @@
 typedef enum LfRequestKind
 {
 	LF_REQUEST_ACQUIRE,
+	LF_REQUEST_IMPORT,
 	LF_REQUEST_REVOKE,
 	LF_REQUEST_EPOCH
 } LfRequestKind;
@@ -40,6 +41,8 @@ typedef enum LfAnswer
 	LF_ANSWER_GRANTED,			/* revoke: it was live; epoch: token is the floor */
 	LF_ANSWER_NOTHING,			/* revoke: nobody had it */
 	LF_ANSWER_BUSY,				/* no_wait, and it is not to be had at once */
+	LF_ANSWER_OLDER,			/* import: a higher number has been imported */
+	LF_ANSWER_OVER,				/* import: this number's grant is over */
 	LF_ANSWER_OWN_WAY,			/* the asker itself wrote under the older grant */
 	LF_ANSWER_CYCLE,			/* a cycle of waits */
 	LF_ANSWER_NO_ROOM,			/* lease_fence.max_leases */
@@ -65,6 +68,7 @@ typedef struct LfRequest
 	int64		ttl;			/* microseconds */
 	Oid			role;
 	LfHolder	holder;
+	int64		number;			/* import: by which others order it */
 	int			count;			/* of resources */
 	LfResource	resource;		/* the first one; all of them in names */
 	dsm_handle	names;			/* LfRequestNames, if count > 1 */
@@ -75,7 +79,8 @@ typedef struct LfRequest
 	LfBlocker	blocker;
 
 	LfAnswer	answer;
-	int64		token;			/* of the first resource */
+	int64		token;			/* of the first resource; OLDER, OVER: the
+								 * present one */
 	char		message[LF_REASON_LENGTH];
 } LfRequest;
 

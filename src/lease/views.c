@@ -11,18 +11,20 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/database.h"
+#include "base/stat.h"
 #include "catalog/pg_authid.h"
 #include "fence/entry.h"
 #include "fence/epoch.h"
 #include "fence/present.h"
 #include "funcapi.h"
-#include "lease/arguments.h"
+#include "base/arguments.h"
 #include "lease/request.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(lf_live_leases);
 PG_FUNCTION_INFO_V1(lf_worker_state);
+PG_FUNCTION_INFO_V1(lf_counters);
 
 #define LEASE_COLUMNS	12
 #define WORKER_COLUMNS	9
@@ -57,7 +59,7 @@ put_lease(ReturnSetInfo *result, const LfGrant *grant)
 	values[0] = bytes_datum(grant->resource.name, grant->resource.length);
 	values[1] = Int64GetDatum(state->token);
 	values[2] = bytes_datum(grant->holder.bytes, grant->holder.length);
-	values[3] = CStringGetTextDatum("embedded");
+	values[3] = CStringGetTextDatum(grant->number < 0 ? "embedded" : "external");
 	values[4] = CStringGetTextDatum(lf_scope_name(state->scope));
 	values[5] = CStringGetTextDatum(state_name(state, now));
 	values[6] = NameGetDatum(&role_name);
@@ -140,5 +142,21 @@ lf_worker_state(PG_FUNCTION_ARGS)
 	values[6] = BoolGetDatum(epoch.confirmed);
 	values[7] = Int64GetDatum(lf_audit_written(database));
 	values[8] = Int64GetDatum(lf_audit_logged(database));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/* One column per counter, in the order of LfStat. */
+Datum
+lf_counters(PG_FUNCTION_ARGS)
+{
+	int			database = lf_database_mine();
+	TupleDesc	desc;
+	Datum		values[LF_STAT_COUNT];
+	bool		nulls[LF_STAT_COUNT] = {false};
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	for (int i = 0; i < LF_STAT_COUNT; i++)
+		values[i] = Int64GetDatum((int64) lf_stat_read(database, i));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }

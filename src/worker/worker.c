@@ -25,6 +25,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/database.h"
+#include "base/notify.h"
 #include "base/settings.h"
 #include "base/shmem.h"
 #include "base/transaction.h"
@@ -48,6 +49,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "worker/launcher.h"
+#include "worker/purge.h"
+#include "worker/watch.h"
 #include "worker/worker.h"
 
 /* Nothing live, nothing asked for so long: the worker retires. */
@@ -79,6 +82,7 @@ typedef struct Worker
 	int			live;			/* leases, at the last sweep */
 	int		   *idle_pids;		/* sessions idle for too long */
 	int			idle_count;
+	bool		reloaded;		/* settings, since the last purge */
 	bool		ends_left;		/* that are not in the table yet */
 } Worker;
 
@@ -307,6 +311,8 @@ serve_leases(void)
 	LfClock		next = lf_queue_pass(worker.database);
 	int			ends;
 
+	if (lf_queue_wants_room())
+		worker.sweep_at = 0;
 	sweep(lf_clock_now());
 	next = Min(next, Max(worker.sweep_at, worker.last_sweep + SWEEP_APART));
 	ends = lf_mint_write_ends();
@@ -349,6 +355,11 @@ pass(void)
 	else if (epoch_is_ready(&next))
 		next = Min(next, serve_leases());
 	lf_audit_answer(worker.database);
+	if (!lf_notify_send(worker.database))
+		next = Min(next, lf_clock_now() + TICK_BUSY);
+	next = Min(next, lf_purge_pass(worker.database, worker.reloaded));
+	worker.reloaded = false;
+	lf_watch_pass();
 	return next;
 }
 
@@ -398,6 +409,7 @@ take_interrupts(void)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
+		worker.reloaded = true;
 	}
 	lf_database_beat(worker.database);
 	if (lf_database_is_held(worker.database))

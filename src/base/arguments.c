@@ -8,7 +8,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
-#include "lease/arguments.h"
+#include "base/arguments.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -141,26 +141,6 @@ lf_argument_wait(FunctionCallInfo fcinfo, int number, bool *no_wait)
 				 errhint("NULL waits as long as it takes, within statement_timeout.")));
 	*no_wait = microseconds == 0;
 	return lf_clock_after(lf_clock_now(), *no_wait ? NO_WAIT_LIMIT : microseconds);
-}
-
-LfScope
-lf_argument_scope(FunctionCallInfo fcinfo, int number)
-{
-	char	   *scope;
-
-	if (PG_ARGISNULL(number))
-		refuse_null("scope");
-	scope = text_to_cstring(PG_GETARG_TEXT_PP(number));
-	if (strcmp(scope, "transaction") == 0)
-		return LF_SCOPE_TRANSACTION;
-	if (strcmp(scope, "session") == 0)
-		return LF_SCOPE_SESSION;
-	if (strcmp(scope, "detached") == 0)
-		return LF_SCOPE_DETACHED;
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("argument \"scope\" is not allowed: \"%s\"", scope),
-			 errhint("It is one of \"transaction\", \"session\" and \"detached\".")));
 }
 
 bool

@@ -2,10 +2,11 @@
  * arguments.h
  *		Checking what SQL callers pass: each error names argument and value.
  */
-#ifndef LF_LEASE_ARGUMENTS_H
-#define LF_LEASE_ARGUMENTS_H
+#ifndef LF_BASE_ARGUMENTS_H
+#define LF_BASE_ARGUMENTS_H
 
-#include "fence/entry.h"
+#include "base/clock.h"
+#include "base/resource.h"
 #include "fmgr.h"
 
 /* All raise 22023.  argument: its name in SQL. */
@@ -23,7 +24,6 @@ extern int64 lf_argument_ttl(FunctionCallInfo fcinfo, int number);
  * there must be an answer.
  */
 extern LfClock lf_argument_wait(FunctionCallInfo fcinfo, int number, bool *no_wait);
-extern LfScope lf_argument_scope(FunctionCallInfo fcinfo, int number);
 
 /* False when it is NULL. */
 extern bool lf_argument_holder(FunctionCallInfo fcinfo, int number, LfHolder *holder);
@@ -33,4 +33,4 @@ extern char *lf_argument_text(FunctionCallInfo fcinfo, int number);
 
 extern Datum lf_interval_datum(int64 microseconds);
 
-#endif							/* LF_LEASE_ARGUMENTS_H */
+#endif							/* LF_BASE_ARGUMENTS_H */

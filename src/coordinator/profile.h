@@ -1,0 +1,38 @@
+/*
+ * profile.h
+ *		Profiles: which resources are handed out by whom, and to which roles.
+ */
+#ifndef LF_COORDINATOR_PROFILE_H
+#define LF_COORDINATOR_PROFILE_H
+
+#include "base/resource.h"
+
+typedef enum LfPolicy
+{
+	LF_POLICY_EXTERNAL			/* order handed out by others: import_grant */
+} LfPolicy;
+
+typedef struct LfProfile
+{
+	char	   *name;
+	char	   *prefix;
+	LfPolicy	policy;
+	int64		ttl;			/* microseconds */
+	Oid		   *roles;
+	int			role_count;		/* -1: everybody */
+	bool		here;			/* added in this very database, not in a copy */
+} LfProfile;
+
+/*
+ * The profile of a resource: the one with the longest prefix; NULL: embedded.
+ * In a transaction; good until the next invalidation message.
+ */
+extern const LfProfile *lf_profile_of(const LfResource *resource);
+
+/*
+ * Raises LF006 when leases of this profile are reserved to roles that the outer
+ * user is no member of, 55000 when it belongs to another system.
+ */
+extern void lf_profile_check_use(const LfProfile *profile, const LfResource *resource);
+
+#endif							/* LF_COORDINATOR_PROFILE_H */

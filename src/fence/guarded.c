@@ -1,0 +1,542 @@
+/*
+ * guarded.c
+ *		SQL: guarded_update, _decrement, _increment, _insert, _delete.
+ *
+ * Runs in backends.  A thin layer: present the token for this call, run one
+ * statement, let the guard's trigger decide.  What the statement did not write
+ * is looked at, so that a stale caller gets an error and never an outcome.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "base/catalog.h"
+#include "base/compat.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fence/amount.h"
+#include "fence/check.h"
+#include "fence/guard.h"
+#include "fence/operation.h"
+#include "fence/present.h"
+#include "fence/protect.h"
+#include "fence/reject.h"
+#include "fence/statement.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
+
+PG_FUNCTION_INFO_V1(lf_guarded_update);
+PG_FUNCTION_INFO_V1(lf_guarded_decrement);
+PG_FUNCTION_INFO_V1(lf_guarded_increment);
+PG_FUNCTION_INFO_V1(lf_guarded_insert);
+PG_FUNCTION_INFO_V1(lf_guarded_delete);
+
+/* One call, from its arguments to its answer. */
+typedef struct GuardedCall
+{
+	FunctionCallInfo fcinfo;
+	Relation	relation;
+	Trigger    *guard;
+	int64		token;			/* 0: none was given */
+	LfStatement statement;
+	LfColumns	key;
+	LfColumns	changes;
+	LfColumns	expected;
+	bool		impossible;		/* no row can meet the limit */
+	LfOperation operation;
+	const char *outcome;
+	Datum		answer;			/* jsonb, or numeric for the counters */
+	bool		has_answer;
+} GuardedCall;
+
+/* ---- arguments ---- */
+
+static bool
+is_null(const GuardedCall *call, int number)
+{
+	return call->fcinfo->args[number].isnull;
+}
+
+static void
+refuse_null(const char *argument)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("argument \"%s\" must not be NULL", argument)));
+}
+
+static void
+open_table(GuardedCall *call)
+{
+	Oid			relid;
+
+	if (is_null(call, 0))
+		refuse_null("relation");
+	relid = DatumGetObjectId(call->fcinfo->args[0].value);
+	lf_catalog_required();
+	call->relation = relation_open(relid, RowExclusiveLock);
+	call->statement.relation = call->relation;
+	if (call->relation->rd_rel->relkind == RELKIND_RELATION ||
+		call->relation->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		call->guard = lf_guard_find_trigger(call->relation);
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a table", RelationGetRelationName(call->relation))));
+	if (call->guard == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" is not guarded", RelationGetRelationName(call->relation)),
+				 errhint("Its owner guards it with lease_fence.protect().")));
+}
+
+static void
+read_token(GuardedCall *call, int number)
+{
+	if (is_null(call, number))
+		return;
+	call->token = DatumGetInt64(call->fcinfo->args[number].value);
+	if (call->token <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"token\" must be positive: %lld", (long long) call->token)));
+}
+
+/* The text of an argument for the request's digest, or NULL. */
+static char *
+argument_text(GuardedCall *call, int number, PGFunction output)
+{
+	if (is_null(call, number))
+		return NULL;
+	return DatumGetCString(DirectFunctionCall1(output, call->fcinfo->args[number].value));
+}
+
+static void
+read_key(GuardedCall *call, int number)
+{
+	if (is_null(call, number))
+		refuse_null("key");
+	lf_columns_of_key(call->relation, TextDatumGetCString(call->fcinfo->args[number].value),
+					  &call->key);
+	call->statement.key = &call->key;
+}
+
+static Jsonb *
+json_argument(GuardedCall *call, int number)
+{
+	return DatumGetJsonbP(call->fcinfo->args[number].value);
+}
+
+static void
+read_expected(GuardedCall *call, int number)
+{
+	if (is_null(call, number))
+		return;
+	lf_columns_of_json(call->relation, json_argument(call, number), "expected", &call->expected);
+	call->statement.expected = &call->expected;
+}
+
+/* Columns that a guarded function may not write. */
+static void
+check_writable(GuardedCall *call, const char *argument, AttrNumber number)
+{
+	Form_pg_attribute attribute = TupleDescAttr(RelationGetDescr(call->relation), number - 1);
+	const char *why = NULL;
+
+	if (strcmp(NameStr(attribute->attname),
+			   call->guard->tgargs[LF_GUARD_ARG_TOKEN_COLUMN]) == 0)
+		why = "It is the guard's token column.";
+	else if (attribute->attgenerated != '\0')
+		why = "It is a generated column.";
+	else if (call->statement.key != NULL && lf_columns_include(call->statement.key, number))
+		why = "It is part of the key.";
+	if (why != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" must not change the column \"%s\"", argument,
+						NameStr(attribute->attname)),
+				 errdetail_internal("%s", why)));
+}
+
+static void
+read_changes(GuardedCall *call, int number, const char *argument)
+{
+	if (is_null(call, number))
+		refuse_null(argument);
+	lf_columns_of_json(call->relation, json_argument(call, number), argument, &call->changes);
+	for (int i = 0; i < call->changes.count; i++)
+		check_writable(call, argument, call->changes.numbers[i]);
+	call->statement.changes = &call->changes;
+}
+
+static void
+read_counter(GuardedCall *call, int column, int amount, int limit, bool down)
+{
+	NameData   *name;
+	AttrNumber	number;
+	LfAmount	amounts;
+
+	if (is_null(call, column))
+		refuse_null("column_name");
+	if (is_null(call, amount))
+		refuse_null("amount");
+	name = DatumGetName(call->fcinfo->args[column].value);
+	number = get_attnum(RelationGetRelid(call->relation), NameStr(*name));
+	if (number <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"column_name\" names the column \"%s\", which table \"%s\" does not have",
+						NameStr(*name), RelationGetRelationName(call->relation))));
+	check_writable(call, "column_name", number);
+	lf_amount_for_column(TupleDescAttr(RelationGetDescr(call->relation), number - 1), down,
+						 DatumGetNumeric(call->fcinfo->args[amount].value),
+						 is_null(call, limit) ? NULL :
+						 DatumGetNumeric(call->fcinfo->args[limit].value),
+						 &amounts);
+	call->statement.counter = number;
+	call->statement.amount = amounts.amount;
+	call->statement.bound = amounts.bound;
+	call->statement.bounded = amounts.bounded;
+	call->impossible = amounts.never;
+}
+
+/* ---- the operation key ---- */
+
+static void
+append_part(StringInfo request, const char *part)
+{
+	if (part == NULL)
+		appendStringInfoString(request, "-;");
+	else
+		appendStringInfo(request, "%zu:%s;", strlen(part), part);
+}
+
+/*
+ * True if it was applied before: the earlier answer is this call's.  parts: the
+ * rest of the arguments as text, without the token.
+ */
+static bool
+was_applied(GuardedCall *call, int number, const char *function,
+			char **parts, int count)
+{
+	StringInfoData request;
+	Jsonb	   *earlier;
+	char	   *key = NULL;
+
+	if (!is_null(call, number))
+		key = TextDatumGetCString(call->fcinfo->args[number].value);
+	initStringInfo(&request);
+	append_part(&request, function);
+	append_part(&request, get_namespace_name(RelationGetNamespace(call->relation)));
+	append_part(&request, RelationGetRelationName(call->relation));
+	for (int i = 0; i < count; i++)
+		append_part(&request, parts[i]);
+	earlier = lf_operation_begin(&call->operation, key,
+								 RelationGetRelid(call->relation), request.data);
+	if (earlier == NULL)
+		return false;
+	call->outcome = "replayed";
+	call->has_answer = true;
+	call->answer = JsonbPGetDatum(earlier);
+	return true;
+}
+
+/* ---- running ---- */
+
+static void
+keep_answer(GuardedCall *call)
+{
+	Form_pg_attribute attribute;
+	bool		isnull;
+	Datum		value;
+
+	if (SPI_tuptable == NULL || SPI_tuptable->tupdesc->natts == 0)
+		return;
+	attribute = TupleDescAttr(SPI_tuptable->tupdesc, 0);
+	value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+	call->has_answer = !isnull;
+	if (!isnull)
+		call->answer = SPI_datumTransfer(value, attribute->attbyval, attribute->attlen);
+}
+
+/* A composite value with the relation's own layout, as a tuple. */
+static void
+tuple_of_row(Datum row, HeapTuple tuple)
+{
+	HeapTupleHeader header = DatumGetHeapTupleHeader(row);
+
+	tuple->t_len = HeapTupleHeaderGetDatumLength(header);
+	ItemPointerSetInvalid(&tuple->t_self);
+	tuple->t_tableOid = InvalidOid;
+	tuple->t_data = header;
+}
+
+static void
+check_given_token(GuardedCall *call)
+{
+	LfWrite		write = {NULL, "write", NULL, NULL};
+	LfResource	resource;
+	LfVerdict	verdict;
+
+	if (call->token == 0)
+		return;
+	lf_check_token(call->token, &verdict, &resource);
+	if (verdict.kind == LF_VERDICT_REJECTED)
+		lf_reject_write(&write, resource.length > 0 ? &resource : NULL, NULL, &verdict);
+}
+
+/* The counter's present value goes with not_met. */
+static void
+keep_counter(GuardedCall *call, HeapTuple row)
+{
+	Form_pg_attribute attribute;
+	bool		isnull;
+	Datum		value;
+
+	if (call->statement.counter == InvalidAttrNumber)
+		return;
+	attribute = TupleDescAttr(RelationGetDescr(call->relation), call->statement.counter - 1);
+	value = heap_getattr(row, call->statement.counter, RelationGetDescr(call->relation), &isnull);
+	call->has_answer = !isnull;
+	if (!isnull)
+		call->answer = SPI_datumTransfer(value, attribute->attbyval, attribute->attlen);
+}
+
+/* Nothing was written: because there is no such row, or it did not meet. */
+static void
+explain_unwritten(GuardedCall *call)
+{
+	LfStatement look;
+	HeapTupleData row;
+	bool		whole_row;
+	bool		isnull;
+
+	memset(&look, 0, sizeof(look));
+	look.kind = LF_STATEMENT_LOOK;
+	look.relation = call->relation;
+	look.key = call->statement.key;
+	call->outcome = "not_met";
+	if (look.key == NULL)
+		return;
+	if (lf_statement_run(&look, &whole_row) == 0)
+	{
+		check_given_token(call);
+		call->outcome = "not_found";
+	}
+	else if (!whole_row)
+		check_given_token(call);
+	else
+	{
+		tuple_of_row(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull),
+					 &row);
+		lf_guard_check_unwritten(call->relation, call->guard, &row);
+		keep_counter(call, &row);
+	}
+}
+
+static void
+execute(GuardedCall *call)
+{
+	SPI_connect();
+	if (!call->impossible && lf_statement_run(&call->statement, NULL) > 0)
+	{
+		call->outcome = "applied";
+		keep_answer(call);
+	}
+	else
+		explain_unwritten(call);
+	SPI_finish();
+}
+
+/* The counters' value is of their column's type. */
+static Datum
+counter_as_numeric(GuardedCall *call)
+{
+	Oid			type = getBaseType(TupleDescAttr(RelationGetDescr(call->relation),
+												 call->statement.counter - 1)->atttypid);
+
+	switch (type)
+	{
+		case INT2OID:
+			return NumericGetDatum(int64_to_numeric(DatumGetInt16(call->answer)));
+		case INT4OID:
+			return NumericGetDatum(int64_to_numeric(DatumGetInt32(call->answer)));
+		case INT8OID:
+			return NumericGetDatum(int64_to_numeric(DatumGetInt64(call->answer)));
+		default:
+			return call->answer;
+	}
+}
+
+/* What is stored under an operation key: any jsonb. */
+static Jsonb *
+answer_as_jsonb(GuardedCall *call)
+{
+	JsonbValue	value;
+
+	if (call->has_answer && call->statement.counter == InvalidAttrNumber)
+		return DatumGetJsonbP(call->answer);
+	value.type = call->has_answer ? jbvNumeric : jbvNull;
+	if (call->has_answer)
+		value.val.numeric = DatumGetNumeric(call->answer);
+	return JsonbValueToJsonb(&value);
+}
+
+static void
+run(GuardedCall *call)
+{
+	int64		before = lf_present_begin_call(call->token);
+
+	PG_TRY();
+	{
+		execute(call);
+	}
+	PG_FINALLY();
+	{
+		lf_present_end_call(before);
+	}
+	PG_END_TRY();
+	if (call->has_answer && call->statement.counter != InvalidAttrNumber)
+		call->answer = counter_as_numeric(call);
+	if (strcmp(call->outcome, "applied") == 0)
+		lf_operation_applied(&call->operation, call->token, answer_as_jsonb(call));
+}
+
+/* A replayed answer of a counter comes back as jsonb. */
+static void
+unpack_replayed(GuardedCall *call)
+{
+	JsonbValue	value;
+
+	if (call->statement.counter == InvalidAttrNumber)
+	{
+		call->has_answer = !JB_ROOT_IS_SCALAR(DatumGetJsonbP(call->answer));
+		return;
+	}
+	call->has_answer = JsonbExtractScalar(&DatumGetJsonbP(call->answer)->root, &value) &&
+		value.type == jbvNumeric;
+	if (call->has_answer)
+		call->answer = NumericGetDatum(value.val.numeric);
+}
+
+static Datum
+make_answer(GuardedCall *call)
+{
+	TupleDesc	desc;
+	Datum		values[2];
+	bool		nulls[2] = {false, false};
+
+	if (get_call_result_type(call->fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	values[0] = CStringGetTextDatum(call->outcome);
+	values[1] = call->answer;
+	nulls[1] = !call->has_answer;
+	relation_close(call->relation, NoLock);
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+static Datum
+run_or_replay(GuardedCall *call, int operation_key, const char *function,
+			  char **parts, int count)
+{
+	if (was_applied(call, operation_key, function, parts, count))
+		unpack_replayed(call);
+	else
+		run(call);
+	return make_answer(call);
+}
+
+static void
+begin(GuardedCall *call, FunctionCallInfo fcinfo, LfStatementKind kind)
+{
+	memset(call, 0, sizeof(*call));
+	call->fcinfo = fcinfo;
+	call->statement.kind = kind;
+	open_table(call);
+}
+
+/* ---- the functions ---- */
+
+/* relation, key, changes, token, expected, operation_key */
+Datum
+lf_guarded_update(PG_FUNCTION_ARGS)
+{
+	GuardedCall call;
+	char	   *parts[3];
+
+	begin(&call, fcinfo, LF_STATEMENT_UPDATE);
+	read_key(&call, 1);
+	read_changes(&call, 2, "changes");
+	if (call.changes.count == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"changes\" changes nothing")));
+	read_token(&call, 3);
+	read_expected(&call, 4);
+	parts[0] = argument_text(&call, 1, textout);
+	parts[1] = argument_text(&call, 2, jsonb_out);
+	parts[2] = argument_text(&call, 4, jsonb_out);
+	return run_or_replay(&call, 5, "guarded_update", parts, 3);
+}
+
+/* relation, key, column_name, token, amount, floor or ceiling, operation_key */
+static Datum
+guarded_counter(FunctionCallInfo fcinfo, LfStatementKind kind, const char *function)
+{
+	GuardedCall call;
+	char	   *parts[4];
+
+	begin(&call, fcinfo, kind);
+	read_key(&call, 1);
+	read_token(&call, 3);
+	read_counter(&call, 2, 4, 5, kind == LF_STATEMENT_DECREMENT);
+	parts[0] = argument_text(&call, 1, textout);
+	parts[1] = argument_text(&call, 2, nameout);
+	parts[2] = argument_text(&call, 4, numeric_out);
+	parts[3] = argument_text(&call, 5, numeric_out);
+	return run_or_replay(&call, 6, function, parts, 4);
+}
+
+Datum
+lf_guarded_decrement(PG_FUNCTION_ARGS)
+{
+	return guarded_counter(fcinfo, LF_STATEMENT_DECREMENT, "guarded_decrement");
+}
+
+Datum
+lf_guarded_increment(PG_FUNCTION_ARGS)
+{
+	return guarded_counter(fcinfo, LF_STATEMENT_INCREMENT, "guarded_increment");
+}
+
+/* relation, new_row, token, operation_key */
+Datum
+lf_guarded_insert(PG_FUNCTION_ARGS)
+{
+	GuardedCall call;
+	char	   *parts[1];
+
+	begin(&call, fcinfo, LF_STATEMENT_INSERT);
+	read_changes(&call, 1, "new_row");
+	read_token(&call, 2);
+	parts[0] = argument_text(&call, 1, jsonb_out);
+	return run_or_replay(&call, 3, "guarded_insert", parts, 1);
+}
+
+/* relation, key, token, expected, operation_key */
+Datum
+lf_guarded_delete(PG_FUNCTION_ARGS)
+{
+	GuardedCall call;
+	char	   *parts[2];
+
+	begin(&call, fcinfo, LF_STATEMENT_DELETE);
+	read_key(&call, 1);
+	read_token(&call, 2);
+	read_expected(&call, 3);
+	parts[0] = argument_text(&call, 1, textout);
+	parts[1] = argument_text(&call, 3, jsonb_out);
+	return run_or_replay(&call, 4, "guarded_delete", parts, 2);
+}
