@@ -30,6 +30,7 @@
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -62,16 +63,22 @@ typedef struct StoredOperation
 
 /*
  * Keys whose hashes collide wait for each other, no more: the row decides.
+ *
+ * Booked on the transaction, as locks of tokens are: a cursor that fails inside
+ * a savepoint would lose the lock while what was recorded before stays.
  */
 static void
 lock_key(const char *key)
 {
 	uint64		hash = hash_bytes_extended((const unsigned char *) key, strlen(key), 0);
+	ResourceOwner saved = CurrentResourceOwner;
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash,
 						 FIELD4_OPERATION);
+	CurrentResourceOwner = CurTransactionResourceOwner;
 	LockAcquire(&tag, ExclusiveLock, false, false);
+	CurrentResourceOwner = saved;
 }
 
 static void
