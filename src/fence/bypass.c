@@ -24,12 +24,16 @@ typedef struct BypassSetting
 	char		reason[FLEXIBLE_ARRAY_MEMBER];
 } BypassSetting;
 
-/* Rows of one statement, table and operation. */
+/*
+ * Rows of one statement, table and operation.  A statement is what the client
+ * sent: what triggers and functions run on the way advances the command counter,
+ * and would make a row of the audit of each row.
+ */
 typedef struct Bypassed
 {
 	struct Bypassed *next;
 	SubTransactionId subid;
-	CommandId	command;
+	TimestampTz started;
 	Oid			relation;
 	const char *operation;		/* a constant */
 	char	   *reason;
@@ -69,15 +73,17 @@ lf_bypass_active(void)
 		bypass_setting->lxid != InvalidLocalTransactionId;
 }
 
+/* The newest come first: behind those of this statement there are only older ones. */
 static Bypassed *
 find_bypassed(Oid relation, const char *operation)
 {
-	CommandId	command = GetCurrentCommandId(false);
+	TimestampTz started = GetCurrentStatementStartTimestamp();
 
-	for (Bypassed *one = bypassed; one != NULL; one = one->next)
+	for (Bypassed *one = bypassed; one != NULL && one->started == started; one = one->next)
 	{
-		if (one->command == command && one->relation == relation &&
-			one->operation == operation && one->subid == GetCurrentSubTransactionId())
+		if (one->relation == relation && one->operation == operation &&
+			one->subid == GetCurrentSubTransactionId() &&
+			strcmp(one->reason, bypass_setting->reason) == 0)
 			return one;
 	}
 	return NULL;
@@ -97,7 +103,7 @@ lf_bypass_note(Oid relation, const char *operation)
 	saved = MemoryContextSwitchTo(TopTransactionContext);
 	one = palloc0(sizeof(Bypassed));
 	one->subid = GetCurrentSubTransactionId();
-	one->command = GetCurrentCommandId(false);
+	one->started = GetCurrentStatementStartTimestamp();
 	one->relation = relation;
 	one->operation = operation;
 	one->reason = pstrdup(bypass_setting->reason);
