@@ -252,15 +252,42 @@ lf_epoch_look(int database, LfEpochView *view)
 	return view->id != 0;
 }
 
+/* Caller holds the lock exclusively. */
+static void
+forget_state(LfEpochState *state)
+{
+	pg_atomic_write_u64(&state->floor, 0);
+	state->id = 0;
+	state->database = InvalidOid;
+	state->extension = InvalidOid;
+	pg_atomic_write_u64(&state->stamp, 0);
+}
+
 void
 lf_epoch_forget(int database)
 {
 	LWLockAcquire(lf_lwlock(LF_LOCK_EPOCHS), LW_EXCLUSIVE);
-	pg_atomic_write_u64(&states[database].floor, 0);
-	states[database].id = 0;
-	states[database].extension = InvalidOid;
-	pg_atomic_write_u64(&states[database].stamp, 0);
+	forget_state(&states[database]);
 	LWLockRelease(lf_lwlock(LF_LOCK_EPOCHS));
+}
+
+/*
+ * Compared and forgotten under one lock: what a backend has just confirmed for
+ * the present extension, and the entries that it loaded since, must stay.
+ */
+bool
+lf_epoch_forget_other(int database, Oid extension)
+{
+	LfEpochState *state = &states[database];
+	bool		other;
+
+	LWLockAcquire(lf_lwlock(LF_LOCK_EPOCHS), LW_EXCLUSIVE);
+	other = state->id != 0 &&
+		(state->database != MyDatabaseId || state->extension != extension);
+	if (other)
+		forget_state(state);
+	LWLockRelease(lf_lwlock(LF_LOCK_EPOCHS));
+	return other;
 }
 
 /* Does a stamp in a guarded table stand above all that was minted? */

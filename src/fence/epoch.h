@@ -47,7 +47,13 @@ extern bool lf_epoch_is_due(int database);
 extern int64 lf_epoch_begin(int database, const char *reason);
 extern void lf_epoch_began(int database);
 
-/* Worker: the extension is gone. */
+/* Worker, or who has dropped the database: nothing of it is true any more. */
 extern void lf_epoch_forget(int database);
+
+/*
+ * Worker: what is known is another extension's, or another database's that had
+ * the same place; it is forgotten.
+ */
+extern bool lf_epoch_forget_other(int database, Oid extension);
 
 #endif							/* LF_FENCE_EPOCH_H */

@@ -32,6 +32,7 @@
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
 #include "fence/entry.h"
+#include "fence/epoch.h"
 #include "lease/held.h"
 #include "nodes/parsenodes.h"
 #include "storage/ipc.h"
@@ -181,6 +182,18 @@ could_succeed(LfCommand command, Oid database, bool top_level)
 	return is_permitted(command, database);
 }
 
+/* The place last: from then on it may be another database's. */
+static void
+forget_database(Oid database)
+{
+	int			index = lf_database_find(database);
+
+	lf_entry_forget_database(database);
+	if (index >= 0)
+		lf_epoch_forget(index);
+	lf_database_forget(database);
+}
+
 /* Ends all holds; the transaction is over. */
 static void
 let_back(bool committed)
@@ -191,8 +204,7 @@ let_back(bool committed)
 
 		if (committed && away.dropped)
 		{
-			lf_database_forget(away.database);
-			lf_entry_forget_database(away.database);
+			forget_database(away.database);
 			continue;
 		}
 		if (committed && away.renamed)

@@ -174,7 +174,8 @@ look_for_extension(void *arg)
 
 /*
  * Is there an extension to work for?  One that was dropped and created again
- * is another one, and nothing of the old one's leases is true any more.
+ * is another one, and nothing of the old one's leases is true any more: also
+ * when that happened while no worker was running.
  */
 static bool
 extension_is_there(void)
@@ -186,11 +187,9 @@ extension_is_there(void)
 	if (!lf_transaction_try("looking for the extension", look_for_extension,
 							&extension, &end, &problem))
 		return false;
-	if (extension != worker.extension && OidIsValid(worker.extension))
-	{
-		lf_epoch_forget(worker.database);
+	if (extension != worker.extension &&
+		lf_epoch_forget_other(worker.database, extension))
 		lf_entry_forget_database(MyDatabaseId);
-	}
 	worker.extension = extension;
 	return OidIsValid(extension);
 }
