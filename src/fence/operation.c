@@ -15,6 +15,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
@@ -199,6 +200,9 @@ lf_operation_applied(const LfOperation *operation, int64 token, Jsonb *answer)
 	nulls[COLUMN_TOKEN - 1] = token == 0;
 	values[COLUMN_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	lf_table_insert(lf_catalog_required()->operations, values, nulls);
+
+	/* the same statement may ask again */
+	CommandCounterIncrement();
 }
 
 /* SQL: operation(key): what became of it?  No row: it was not applied. */
