@@ -73,17 +73,15 @@ lf_bypass_active(void)
 		bypass_setting->lxid != InvalidLocalTransactionId;
 }
 
-/* The newest come first: behind those of this statement there are only older ones. */
+/* The newest come first: behind those of a statement there are only older ones. */
 static Bypassed *
-find_bypassed(Oid relation, const char *operation)
+find_bypassed(Bypassed *list, TimestampTz started, SubTransactionId subid,
+			  Oid relation, const char *operation, const char *reason)
 {
-	TimestampTz started = GetCurrentStatementStartTimestamp();
-
-	for (Bypassed *one = bypassed; one != NULL && one->started == started; one = one->next)
+	for (Bypassed *one = list; one != NULL && one->started == started; one = one->next)
 	{
 		if (one->relation == relation && one->operation == operation &&
-			one->subid == GetCurrentSubTransactionId() &&
-			strcmp(one->reason, bypass_setting->reason) == 0)
+			one->subid == subid && strcmp(one->reason, reason) == 0)
 			return one;
 	}
 	return NULL;
@@ -92,7 +90,9 @@ find_bypassed(Oid relation, const char *operation)
 void
 lf_bypass_note(Oid relation, const char *operation)
 {
-	Bypassed   *one = find_bypassed(relation, operation);
+	Bypassed   *one = find_bypassed(bypassed, GetCurrentStatementStartTimestamp(),
+									GetCurrentSubTransactionId(), relation, operation,
+									bypass_setting->reason);
 	MemoryContext saved;
 
 	if (one != NULL)
@@ -114,12 +114,29 @@ lf_bypass_note(Oid relation, const char *operation)
 	MemoryContextSwitchTo(saved);
 }
 
-/* The statements' snapshots are gone by now. */
+static Bypassed *
+reversed(Bypassed *list)
+{
+	Bypassed   *result = NULL;
+
+	while (list != NULL)
+	{
+		Bypassed   *next = list->next;
+
+		list->next = result;
+		result = list;
+		list = next;
+	}
+	return result;
+}
+
+/* In the order in which they were written.  Their snapshots are gone by now. */
 static void
 write_bypassed(void)
 {
 	if (bypassed == NULL)
 		return;
+	bypassed = reversed(bypassed);
 	PushActiveSnapshot(GetLatestSnapshot());
 	for (Bypassed *one = bypassed; one != NULL; one = one->next)
 	{
@@ -156,6 +173,18 @@ end_of_transaction(XactEvent event, void *arg)
 	}
 }
 
+/* Rows that a subtransaction of the same statement leaves to its parent. */
+static bool
+merge(Bypassed *one)
+{
+	Bypassed   *older = find_bypassed(one->next, one->started, one->subid,
+									  one->relation, one->operation, one->reason);
+
+	if (older != NULL)
+		older->rows += one->rows;
+	return older != NULL;
+}
+
 static void
 follow_savepoint(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
@@ -172,7 +201,14 @@ follow_savepoint(SubXactEvent event, SubTransactionId mySubid,
 			continue;
 		}
 		if ((*link)->subid == mySubid)
+		{
 			(*link)->subid = parentSubid;
+			if (merge(*link))
+			{
+				*link = (*link)->next;
+				continue;
+			}
+		}
 		link = &(*link)->next;
 	}
 }
