@@ -476,8 +476,9 @@ SELECT 'error', name, 'with ' || name || ' off a crash can lose tokens that were
 FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'
 UNION ALL
 SELECT 'error', 'worker', 'the worker of this database is ' || worker || ', after ' || failures || ' failed starts',
-       'the server log says why; it needs a free place within max_worker_processes'
-FROM lease_fence.worker_status WHERE worker <> 'running' AND failures > 0
+       'the server log says why; it, and the launcher that starts it, need free places within max_worker_processes'
+FROM lease_fence.worker_status
+WHERE worker <> 'running' AND (failures > 0 OR (worker = 'wanted' AND since < clock_timestamp() - '5 seconds'::interval))
 UNION ALL
 SELECT 'warning', 'profile ' || quote_ident(p.name), 'it was added in another system or database and is off here',
        'drop it, and add it again if this copy is to use the same lock service'

@@ -84,9 +84,8 @@ read_profile(HeapTuple tuple, TupleDesc desc, LfProfile *profile)
 }
 
 static void
-load_profiles(void)
+read_profiles(Oid oid)
 {
-	Oid			oid = lf_catalog_required()->profiles;
 	Relation	table = table_open(oid, AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	SysScanDesc scan = systable_beginscan(table, InvalidOid, false, snapshot, 0, NULL);
@@ -98,8 +97,6 @@ load_profiles(void)
 		cache_context = AllocSetContextCreate(TopMemoryContext, "lease_fence profiles",
 											  ALLOCSET_SMALL_SIZES);
 	MemoryContextReset(cache_context);
-	cached_table = oid;
-	cache_valid = true;			/* before reading: what arrives meanwhile clears it */
 	profile_count = 0;
 	saved = MemoryContextSwitchTo(cache_context);
 	profiles = palloc0(room * sizeof(LfProfile));
@@ -115,6 +112,27 @@ load_profiles(void)
 	table_close(table, AccessShareLock);
 }
 
+/*
+ * Read halfway, they would be the wrong ones: a resource of others would pass for
+ * our own.
+ */
+static void
+load_profiles(void)
+{
+	cached_table = lf_catalog_required()->profiles;
+	cache_valid = true;			/* before reading: what arrives meanwhile clears it */
+	PG_TRY();
+	{
+		read_profiles(cached_table);
+	}
+	PG_CATCH();
+	{
+		cache_valid = false;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
 const LfProfile *
 lf_profile_of(const LfResource *resource)
 {
@@ -126,6 +144,7 @@ lf_profile_of(const LfResource *resource)
 		CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
 		callback_registered = true;
 	}
+	AcceptInvalidationMessages();
 	if (!cache_valid)
 		load_profiles();
 	for (int i = 0; i < profile_count; i++)

@@ -68,6 +68,16 @@ check_policy(const char *policy)
 }
 
 static void
+check_shape(const char *shape)
+{
+	if (strcmp(shape, "string") != 0 && strcmp(shape, "redisson") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"shape\" is not allowed: \"%s\"", shape),
+				 errhint("It is \"string\" or \"redisson\".")));
+}
+
+static void
 check_servers(ArrayType *servers)
 {
 	if (ArrayGetNItems(ARR_NDIM(servers), ARR_DIMS(servers)) > 0)
@@ -120,6 +130,7 @@ lf_add_profile(PG_FUNCTION_ARGS)
 	check_length("prefix", text_to_cstring(PG_GETARG_TEXT_PP(1)), LF_RESOURCE_MAX);
 	check_policy(text_to_cstring(PG_GETARG_TEXT_PP(3)));
 	check_servers(PG_GETARG_ARRAYTYPE_P(2));
+	check_shape(text_to_cstring(PG_GETARG_TEXT_PP(4)));
 	check_roles(fcinfo, 8);
 
 	namestrcpy(&name, name_text);

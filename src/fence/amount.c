@@ -127,15 +127,44 @@ integer_amount(Form_pg_attribute attribute, Oid type, bool down,
 		result->bound = integer_datum(type, moved);
 }
 
+/* As numeric's own code packs them; false: the type has no limits. */
+static bool
+numeric_limits(int32 typmod, int *precision, int *scale)
+{
+	if (typmod < (int32) VARHDRSZ)
+		return false;
+	*precision = ((typmod - VARHDRSZ) >> 16) & 0xffff;
+	*scale = (((typmod - VARHDRSZ) & 0x7ff) ^ 1024) - 1024;
+	return true;
+}
+
+static void
+check_digits(Form_pg_attribute attribute, int32 typmod, Datum amount)
+{
+	int			precision;
+	int			scale;
+	Datum		kept;
+	Datum		end;
+
+	if (!numeric_limits(typmod, &precision, &scale))
+		return;
+	kept = DirectFunctionCall2(numeric_round, amount, Int32GetDatum(scale));
+	if (DatumGetBool(DirectFunctionCall2(numeric_ne, kept, amount)))
+		refuse(attribute, DatumGetNumeric(amount), "It has more digits than the column keeps.");
+	end = DirectFunctionCall2(numeric_power, numeric_of(10), numeric_of(precision - scale));
+	if (!less(amount, end))
+		refuse(attribute, DatumGetNumeric(amount), "It is beyond the range of the column's type.");
+}
+
 static void
 numeric_amount(Form_pg_attribute attribute, bool down, Numeric amount,
 			   Numeric limit, LfAmount *result)
 {
 	int32		typmod = attribute->atttypmod;
-	Datum		kept = DirectFunctionCall2(numeric, NumericGetDatum(amount), Int32GetDatum(typmod));
 
-	if (DatumGetBool(DirectFunctionCall2(numeric_ne, kept, NumericGetDatum(amount))))
-		refuse(attribute, amount, "It has more digits than the column keeps.");
+	/* a domain keeps its type's limits to itself */
+	getBaseTypeAndTypmod(attribute->atttypid, &typmod);
+	check_digits(attribute, typmod, NumericGetDatum(amount));
 	result->amount = NumericGetDatum(amount);
 	result->bounded = limit != NULL;
 	if (result->bounded)

@@ -24,12 +24,16 @@ typedef struct BypassSetting
 	char		reason[FLEXIBLE_ARRAY_MEMBER];
 } BypassSetting;
 
-/* Rows of one statement, table and operation. */
+/*
+ * Rows of one statement, table and operation.  A statement is what the client
+ * sent: what triggers and functions run on the way advances the command counter,
+ * and would make a row of the audit of each row.
+ */
 typedef struct Bypassed
 {
 	struct Bypassed *next;
 	SubTransactionId subid;
-	CommandId	command;
+	TimestampTz started;
 	Oid			relation;
 	const char *operation;		/* a constant */
 	char	   *reason;
@@ -69,15 +73,15 @@ lf_bypass_active(void)
 		bypass_setting->lxid != InvalidLocalTransactionId;
 }
 
+/* The newest come first: behind those of a statement there are only older ones. */
 static Bypassed *
-find_bypassed(Oid relation, const char *operation)
+find_bypassed(Bypassed *list, TimestampTz started, SubTransactionId subid,
+			  Oid relation, const char *operation, const char *reason)
 {
-	CommandId	command = GetCurrentCommandId(false);
-
-	for (Bypassed *one = bypassed; one != NULL; one = one->next)
+	for (Bypassed *one = list; one != NULL && one->started == started; one = one->next)
 	{
-		if (one->command == command && one->relation == relation &&
-			one->operation == operation && one->subid == GetCurrentSubTransactionId())
+		if (one->relation == relation && one->operation == operation &&
+			one->subid == subid && strcmp(one->reason, reason) == 0)
 			return one;
 	}
 	return NULL;
@@ -86,7 +90,9 @@ find_bypassed(Oid relation, const char *operation)
 void
 lf_bypass_note(Oid relation, const char *operation)
 {
-	Bypassed   *one = find_bypassed(relation, operation);
+	Bypassed   *one = find_bypassed(bypassed, GetCurrentStatementStartTimestamp(),
+									GetCurrentSubTransactionId(), relation, operation,
+									bypass_setting->reason);
 	MemoryContext saved;
 
 	if (one != NULL)
@@ -97,7 +103,7 @@ lf_bypass_note(Oid relation, const char *operation)
 	saved = MemoryContextSwitchTo(TopTransactionContext);
 	one = palloc0(sizeof(Bypassed));
 	one->subid = GetCurrentSubTransactionId();
-	one->command = GetCurrentCommandId(false);
+	one->started = GetCurrentStatementStartTimestamp();
 	one->relation = relation;
 	one->operation = operation;
 	one->reason = pstrdup(bypass_setting->reason);
@@ -108,12 +114,29 @@ lf_bypass_note(Oid relation, const char *operation)
 	MemoryContextSwitchTo(saved);
 }
 
-/* The statements' snapshots are gone by now. */
+static Bypassed *
+reversed(Bypassed *list)
+{
+	Bypassed   *result = NULL;
+
+	while (list != NULL)
+	{
+		Bypassed   *next = list->next;
+
+		list->next = result;
+		result = list;
+		list = next;
+	}
+	return result;
+}
+
+/* In the order in which they were written.  Their snapshots are gone by now. */
 static void
 write_bypassed(void)
 {
 	if (bypassed == NULL)
 		return;
+	bypassed = reversed(bypassed);
 	PushActiveSnapshot(GetLatestSnapshot());
 	for (Bypassed *one = bypassed; one != NULL; one = one->next)
 	{
@@ -150,6 +173,18 @@ end_of_transaction(XactEvent event, void *arg)
 	}
 }
 
+/* Rows that a subtransaction of the same statement leaves to its parent. */
+static bool
+merge(Bypassed *one)
+{
+	Bypassed   *older = find_bypassed(one->next, one->started, one->subid,
+									  one->relation, one->operation, one->reason);
+
+	if (older != NULL)
+		older->rows += one->rows;
+	return older != NULL;
+}
+
 static void
 follow_savepoint(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
@@ -166,7 +201,14 @@ follow_savepoint(SubXactEvent event, SubTransactionId mySubid,
 			continue;
 		}
 		if ((*link)->subid == mySubid)
+		{
 			(*link)->subid = parentSubid;
+			if (merge(*link))
+			{
+				*link = (*link)->next;
+				continue;
+			}
+		}
 		link = &(*link)->next;
 	}
 }

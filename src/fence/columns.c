@@ -36,14 +36,37 @@ find_column(Relation relation, const char *argument, const char *name)
 					argument, name, RelationGetRelationName(relation))));
 }
 
-Datum
-lf_columns_input(Form_pg_attribute attribute, char *text)
+/*
+ * The value as an assignment would give it.  What is only compared is left as it
+ * came: rounded to the column's digits it would equal what the caller never said.
+ * text may be NULL for a domain, which may have its say about that too.
+ */
+static Datum
+input_value(Form_pg_attribute attribute, char *text, bool compared)
 {
+	Oid			type = compared ? getBaseType(attribute->atttypid) : attribute->atttypid;
 	Oid			input;
 	Oid			parameter;
 
-	getTypeInputInfo(attribute->atttypid, &input, &parameter);
-	return OidInputFunctionCall(input, text, parameter, attribute->atttypmod);
+	getTypeInputInfo(type, &input, &parameter);
+	return OidInputFunctionCall(input, text, parameter,
+								compared ? -1 : attribute->atttypmod);
+}
+
+/*
+ * A row without a value: jsonb_populate_record leaves alone what its object does
+ * not name.  Given no row at all it would ask the other columns' domains whether
+ * they like a NULL.
+ */
+static Datum
+empty_row(Relation relation)
+{
+	TupleDesc	desc = RelationGetDescr(relation);
+	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
+	bool	   *nulls = palloc(desc->natts * sizeof(bool));
+
+	memset(nulls, true, desc->natts * sizeof(bool));
+	return heap_copy_tuple_as_datum(heap_form_tuple(desc, values, nulls), desc);
 }
 
 /*
@@ -77,8 +100,8 @@ input_container(Relation relation, Form_pg_attribute attribute, JsonbValue *valu
 											 InvalidOid, InvalidOid, COERCE_EXPLICIT_CALL),
 					   &flinfo);
 	InitFunctionCallInfoData(*fcinfo, &flinfo, 2, InvalidOid, NULL, NULL);
-	fcinfo->args[0].value = (Datum) 0;
-	fcinfo->args[0].isnull = true;
+	fcinfo->args[0].value = empty_row(relation);
+	fcinfo->args[0].isnull = false;
 	fcinfo->args[1].value = JsonbPGetDatum(object);
 	fcinfo->args[1].isnull = false;
 	record = DatumGetHeapTupleHeader(FunctionCallInvoke(fcinfo));
@@ -92,27 +115,31 @@ input_container(Relation relation, Form_pg_attribute attribute, JsonbValue *valu
 
 static Datum
 input_json_value(Relation relation, Form_pg_attribute attribute, JsonbValue *value,
-				 bool *isnull)
+				 bool compared, bool *isnull)
 {
 	Oid			base_type = getBaseType(attribute->atttypid);
 
 	*isnull = value->type == jbvNull;
 	if (!*isnull && (base_type == JSONOID || base_type == JSONBOID))
-		return lf_columns_input(attribute,
-								JsonbToCString(NULL, &JsonbValueToJsonb(value)->root, 0));
+		return input_value(attribute,
+						   JsonbToCString(NULL, &JsonbValueToJsonb(value)->root, 0), compared);
 	switch (value->type)
 	{
 		case jbvNull:
+			/* a parameter of a domain's type is not checked again */
+			if (!compared && base_type != attribute->atttypid)
+				(void) input_value(attribute, NULL, false);
 			return (Datum) 0;
 		case jbvString:
-			return lf_columns_input(attribute, pnstrdup(value->val.string.val,
-														value->val.string.len));
+			return input_value(attribute, pnstrdup(value->val.string.val,
+												   value->val.string.len), compared);
 		case jbvNumeric:
-			return lf_columns_input(attribute,
-									DatumGetCString(DirectFunctionCall1(numeric_out,
-																		NumericGetDatum(value->val.numeric))));
+			return input_value(attribute,
+							   DatumGetCString(DirectFunctionCall1(numeric_out,
+																   NumericGetDatum(value->val.numeric))),
+							   compared);
 		case jbvBool:
-			return lf_columns_input(attribute, value->val.boolean ? "true" : "false");
+			return input_value(attribute, value->val.boolean ? "true" : "false", compared);
 		default:
 			return input_container(relation, attribute, value);
 	}
@@ -147,7 +174,7 @@ add_column(LfColumns *columns, AttrNumber number, Datum value, bool isnull)
 
 void
 lf_columns_of_json(Relation relation, Jsonb *object, const char *argument,
-				   LfColumns *columns)
+				   bool compared, LfColumns *columns)
 {
 	JsonbIterator *iterator;
 	JsonbValue	value;
@@ -170,7 +197,7 @@ lf_columns_of_json(Relation relation, Jsonb *object, const char *argument,
 		attribute = find_column(relation, argument,
 								pnstrdup(value.val.string.val, value.val.string.len));
 		JsonbIteratorNext(&iterator, &value, true);
-		datum = input_json_value(relation, attribute, &value, &isnull);
+		datum = input_json_value(relation, attribute, &value, compared, &isnull);
 		add_column(columns, attribute->attnum, datum, isnull);
 	}
 }
@@ -199,7 +226,7 @@ lf_columns_of_key(Relation relation, const char *key, LfColumns *columns)
 	{
 		Datum		object = DirectFunctionCall1(jsonb_in, CStringGetDatum(key));
 
-		lf_columns_of_json(relation, DatumGetJsonbP(object), "key", columns);
+		lf_columns_of_json(relation, DatumGetJsonbP(object), "key", true, columns);
 	}
 	else
 	{
@@ -207,7 +234,7 @@ lf_columns_of_key(Relation relation, const char *key, LfColumns *columns)
 
 		make_room(columns, 1);
 		add_column(columns, attribute->attnum,
-				   lf_columns_input(attribute, pstrdup(key)), false);
+				   input_value(attribute, pstrdup(key), true), false);
 	}
 	for (int i = 0; i < columns->count; i++)
 	{

@@ -21,20 +21,20 @@ typedef struct LfColumns
 } LfColumns;
 
 /*
- * Raises 22023 naming argument and column: not an object, no such column, a
+ * compared: the values are for comparisons only, of the base type where the
+ * column has a domain, and not rounded to the column's digits; otherwise they are
+ * as an assignment makes them.  Raises 22023 naming argument and column: not an object, no such column, a
  * system or dropped one; and the type's own error for a bad value.
  */
 extern void lf_columns_of_json(Relation relation, Jsonb *object,
-							   const char *argument, LfColumns *columns);
+							   const char *argument, bool compared,
+							   LfColumns *columns);
 
 /*
  * A row's key: a JSON object when the text begins with {, else the bare value of
  * a primary key of one column.  No column may be NULL.
  */
 extern void lf_columns_of_key(Relation relation, const char *key, LfColumns *columns);
-
-/* The value as JSON would give it, for a column's type. */
-extern Datum lf_columns_input(Form_pg_attribute attribute, char *text);
 
 extern bool lf_columns_include(const LfColumns *columns, AttrNumber number);
 

@@ -441,19 +441,45 @@ lf_guard_truncate(Relation relation, Trigger *trigger)
 		lf_reject_write(&write, resource.length > 0 ? &resource : NULL, NULL, &verdict);
 }
 
-void
-lf_guard_check_unwritten(Relation relation, Trigger *trigger, HeapTuple row)
+bool
+lf_guard_enforces(Relation relation, Trigger *trigger)
+{
+	return mode_of(lf_guard_info(relation, trigger, NULL)) == LF_MODE_ENFORCE &&
+		!lf_bypass_active();
+}
+
+static bool
+template_is_known(const LfTemplate *tmpl, TupleDesc desc, const Bitmapset *known)
+{
+	AttrNumber *columns = palloc(desc->natts * sizeof(AttrNumber));
+	int			count = lf_template_columns(tmpl, columns, desc->natts);
+
+	for (int i = 0; i < count; i++)
+	{
+		if (!bms_is_member(columns[i], known))
+			return false;
+	}
+	return true;
+}
+
+bool
+lf_guard_check_unwritten(Relation relation, Trigger *trigger, HeapTuple row,
+						 const Bitmapset *known)
 {
 	GuardCall	call;
 
+	if (!lf_guard_enforces(relation, trigger))
+		return true;
 	memset(&call, 0, sizeof(call));
 	call.info = lf_guard_info(relation, trigger, NULL);
 	call.desc = RelationGetDescr(relation);
 	call.write.relation = relation;
 	call.write.operation = "UPDATE";
 	call.write.key_row = row;
-	if (mode_of(call.info) == LF_MODE_ENFORCE && !lf_bypass_active())
-		check_row(&call, row, true);
+	if (known != NULL && !template_is_known(call.info->tmpl, call.desc, known))
+		return false;
+	check_row(&call, row, true);
+	return true;
 }
 
 /*

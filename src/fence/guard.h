@@ -15,10 +15,16 @@
  */
 extern void lf_guard_truncate(Relation relation, Trigger *trigger);
 
+/* Would it refuse a stale write of this transaction at all? */
+extern bool lf_guard_enforces(Relation relation, Trigger *trigger);
+
 /*
  * A guarded statement found this row and did not write it.  Raises what its
- * writing would have raised: stale is never an outcome.
+ * writing would have raised: stale is never an outcome.  known: the columns that
+ * the caller may see, all others are NULL in row; NULL: all of them.  False: the
+ * row's resource cannot be named from what is known.
  */
-extern void lf_guard_check_unwritten(Relation relation, Trigger *trigger, HeapTuple row);
+extern bool lf_guard_check_unwritten(Relation relation, Trigger *trigger,
+									 HeapTuple row, const Bitmapset *known);
 
 #endif							/* LF_FENCE_GUARD_H */

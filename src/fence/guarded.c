@@ -134,7 +134,8 @@ read_expected(GuardedCall *call, int number)
 {
 	if (is_null(call, number))
 		return;
-	lf_columns_of_json(call->relation, json_argument(call, number), "expected", &call->expected);
+	lf_columns_of_json(call->relation, json_argument(call, number), "expected", true,
+					   &call->expected);
 	call->statement.expected = &call->expected;
 }
 
@@ -165,7 +166,8 @@ read_changes(GuardedCall *call, int number, const char *argument)
 {
 	if (is_null(call, number))
 		refuse_null(argument);
-	lf_columns_of_json(call->relation, json_argument(call, number), argument, &call->changes);
+	lf_columns_of_json(call->relation, json_argument(call, number), argument, false,
+					   &call->changes);
 	for (int i = 0; i < call->changes.count; i++)
 		check_writable(call, argument, call->changes.numbers[i]);
 	call->statement.changes = &call->changes;
@@ -262,15 +264,40 @@ keep_answer(GuardedCall *call)
 }
 
 /* A composite value with the relation's own layout, as a tuple. */
-static void
-tuple_of_row(Datum row, HeapTuple tuple)
+static HeapTuple
+tuple_of_row(Datum row)
 {
 	HeapTupleHeader header = DatumGetHeapTupleHeader(row);
+	HeapTuple	tuple = palloc0(sizeof(HeapTupleData));
 
 	tuple->t_len = HeapTupleHeaderGetDatumLength(header);
 	ItemPointerSetInvalid(&tuple->t_self);
 	tuple->t_tableOid = InvalidOid;
 	tuple->t_data = header;
+	return tuple;
+}
+
+/* The row that LOOK found; what the caller may not select is NULL in it. */
+static HeapTuple
+row_seen(Relation relation, const Bitmapset *selected)
+{
+	TupleDesc	desc = RelationGetDescr(relation);
+	HeapTuple	found = SPI_tuptable->vals[0];
+	Datum	   *values;
+	bool	   *nulls;
+	bool		isnull;
+	int			number = 0;
+	int			place = 0;
+
+	if (selected == NULL)
+		return tuple_of_row(SPI_getbinval(found, SPI_tuptable->tupdesc, 1, &isnull));
+	values = palloc0(desc->natts * sizeof(Datum));
+	nulls = palloc(desc->natts * sizeof(bool));
+	memset(nulls, true, desc->natts * sizeof(bool));
+	while ((number = bms_next_member(selected, number)) > 0)
+		values[number - 1] = SPI_getbinval(found, SPI_tuptable->tupdesc, ++place,
+										   &nulls[number - 1]);
+	return heap_form_tuple(desc, values, nulls);
 }
 
 static void
@@ -280,7 +307,7 @@ check_given_token(GuardedCall *call)
 	LfResource	resource;
 	LfVerdict	verdict;
 
-	if (call->token == 0)
+	if (call->token == 0 || !lf_guard_enforces(call->relation, call->guard))
 		return;
 	lf_check_token(call->token, &verdict, &resource);
 	if (verdict.kind == LF_VERDICT_REJECTED)
@@ -309,9 +336,8 @@ static void
 explain_unwritten(GuardedCall *call)
 {
 	LfStatement look;
-	HeapTupleData row;
-	bool		whole_row;
-	bool		isnull;
+	HeapTuple	row;
+	Bitmapset  *selected;
 
 	memset(&look, 0, sizeof(look));
 	look.kind = LF_STATEMENT_LOOK;
@@ -319,20 +345,21 @@ explain_unwritten(GuardedCall *call)
 	look.key = call->statement.key;
 	call->outcome = "not_met";
 	if (look.key == NULL)
+	{
+		check_given_token(call);
 		return;
-	if (lf_statement_run(&look, &whole_row) == 0)
+	}
+	if (lf_statement_run(&look, &selected) == 0)
 	{
 		check_given_token(call);
 		call->outcome = "not_found";
 	}
-	else if (!whole_row)
-		check_given_token(call);
 	else
 	{
-		tuple_of_row(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull),
-					 &row);
-		lf_guard_check_unwritten(call->relation, call->guard, &row);
-		keep_counter(call, &row);
+		row = row_seen(call->relation, selected);
+		if (!lf_guard_check_unwritten(call->relation, call->guard, row, selected))
+			check_given_token(call);
+		keep_counter(call, row);
 	}
 }
 
@@ -380,7 +407,16 @@ answer_as_jsonb(GuardedCall *call)
 		return DatumGetJsonbP(call->answer);
 	value.type = call->has_answer ? jbvNumeric : jbvNull;
 	if (call->has_answer)
+	{
 		value.val.numeric = DatumGetNumeric(call->answer);
+		if (numeric_is_nan(value.val.numeric) || numeric_is_inf(value.val.numeric))
+		{
+			/* JSON has no such numbers: a dump of them could not be restored */
+			value.type = jbvString;
+			value.val.string.val = DatumGetCString(DirectFunctionCall1(numeric_out, call->answer));
+			value.val.string.len = strlen(value.val.string.val);
+		}
+	}
 	return JsonbValueToJsonb(&value);
 }
 
@@ -416,8 +452,13 @@ unpack_replayed(GuardedCall *call)
 		return;
 	}
 	call->has_answer = JsonbExtractScalar(&DatumGetJsonbP(call->answer)->root, &value) &&
-		value.type == jbvNumeric;
-	if (call->has_answer)
+		value.type != jbvNull;
+	if (call->has_answer && value.type == jbvString)
+		call->answer = DirectFunctionCall3(numeric_in,
+										   CStringGetDatum(pnstrdup(value.val.string.val,
+																	value.val.string.len)),
+										   ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1));
+	else if (call->has_answer)
 		call->answer = NumericGetDatum(value.val.numeric);
 }
 

@@ -15,6 +15,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
@@ -30,6 +31,7 @@
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -62,16 +64,22 @@ typedef struct StoredOperation
 
 /*
  * Keys whose hashes collide wait for each other, no more: the row decides.
+ *
+ * Booked on the transaction, as locks of tokens are: a cursor that fails inside
+ * a savepoint would lose the lock while what was recorded before stays.
  */
 static void
 lock_key(const char *key)
 {
 	uint64		hash = hash_bytes_extended((const unsigned char *) key, strlen(key), 0);
+	ResourceOwner saved = CurrentResourceOwner;
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash,
 						 FIELD4_OPERATION);
+	CurrentResourceOwner = CurTransactionResourceOwner;
 	LockAcquire(&tag, ExclusiveLock, false, false);
+	CurrentResourceOwner = saved;
 }
 
 static void
@@ -192,6 +200,9 @@ lf_operation_applied(const LfOperation *operation, int64 token, Jsonb *answer)
 	nulls[COLUMN_TOKEN - 1] = token == 0;
 	values[COLUMN_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	lf_table_insert(lf_catalog_required()->operations, values, nulls);
+
+	/* the same statement may ask again */
+	CommandCounterIncrement();
 }
 
 /* SQL: operation(key): what became of it?  No row: it was not applied. */

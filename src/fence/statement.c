@@ -77,6 +77,23 @@ invalidate(Datum arg, Oid relid)
 	}
 }
 
+/* A schema changed its name: texts that name it may mean another table now. */
+static void
+invalidate_all(Datum arg, int cache_id, uint32 hash)
+{
+	invalidate(arg, InvalidOid);
+}
+
+static void
+register_callbacks(void)
+{
+	if (callback_registered)
+		return;
+	CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
+	CacheRegisterSyscacheCallback(NAMESPACEOID, invalidate_all, (Datum) 0);
+	callback_registered = true;
+}
+
 /* ---- parameters ---- */
 
 static Form_pg_attribute
@@ -94,12 +111,17 @@ add_parameter(Writer *writer, Oid type, Datum value, bool isnull)
 	return ++writer->count;
 }
 
+/* compared: as lf_columns_of_json() was told */
 static void
-add_columns(Writer *writer, const LfColumns *columns)
+add_columns(Writer *writer, const LfColumns *columns, bool compared)
 {
 	for (int i = 0; columns != NULL && i < columns->count; i++)
-		add_parameter(writer, attribute_of(writer->statement, columns->numbers[i])->atttypid,
+	{
+		Oid			type = attribute_of(writer->statement, columns->numbers[i])->atttypid;
+
+		add_parameter(writer, compared ? getBaseType(type) : type,
 					  columns->values[i], columns->nulls[i]);
+	}
 }
 
 /* In this order: changes, counter's amount and bound, key, expected. */
@@ -115,7 +137,7 @@ collect_parameters(Writer *writer)
 	writer->types = palloc(room * sizeof(Oid));
 	writer->values = palloc(room * sizeof(Datum));
 	writer->nulls = palloc(room);
-	add_columns(writer, statement->changes);
+	add_columns(writer, statement->changes, false);
 	if (statement->counter != InvalidAttrNumber)
 	{
 		Oid			type = attribute_of(statement, statement->counter)->atttypid;
@@ -123,8 +145,8 @@ collect_parameters(Writer *writer)
 		add_parameter(writer, type, statement->amount, false);
 		add_parameter(writer, type, statement->bound, !statement->bounded);
 	}
-	add_columns(writer, statement->key);
-	add_columns(writer, statement->expected);
+	add_columns(writer, statement->key, true);
+	add_columns(writer, statement->expected, true);
 }
 
 /* ---- text ---- */
@@ -221,14 +243,24 @@ write_expected(Writer *writer, int first)
 	}
 }
 
+static void
+write_selectable(Writer *writer, const Bitmapset *selectable)
+{
+	const char *separator = "";
+	int			number = 0;
+
+	while ((number = bms_next_member(selectable, number)) > 0)
+	{
+		appendStringInfo(&writer->text, "%s%s.%s", separator, writer->alias,
+						 column_name(writer->statement, number));
+		separator = ", ";
+	}
+}
+
 /* The row as jsonb, as far as the caller may select it; nothing if not at all. */
 static void
 write_returning(Writer *writer, const Bitmapset *selectable)
 {
-	const LfStatement *statement = writer->statement;
-	const char *separator = "";
-	int			number = 0;
-
 	if (selectable == NULL)
 	{
 		appendStringInfo(&writer->text, " RETURNING pg_catalog.to_jsonb(%s)", writer->alias);
@@ -238,12 +270,7 @@ write_returning(Writer *writer, const Bitmapset *selectable)
 		return;
 	appendStringInfoString(&writer->text,
 						   " RETURNING (SELECT pg_catalog.to_jsonb(r.*) FROM (SELECT ");
-	while ((number = bms_next_member(selectable, number)) > 0)
-	{
-		appendStringInfo(&writer->text, "%s%s.%s", separator, writer->alias,
-						 column_name(statement, number));
-		separator = ", ";
-	}
+	write_selectable(writer, selectable);
 	appendStringInfoString(&writer->text, ") AS r)");
 }
 
@@ -317,8 +344,12 @@ write_delete(Writer *writer, const Bitmapset *selectable)
 static void
 write_look(Writer *writer, const Bitmapset *selectable)
 {
-	appendStringInfo(&writer->text, "SELECT %s FROM %s AS %s",
-					 selectable == NULL ? writer->alias : "true",
+	appendStringInfoString(&writer->text, "SELECT ");
+	if (selectable == NULL)
+		appendStringInfoString(&writer->text, writer->alias);
+	else
+		write_selectable(writer, selectable);
+	appendStringInfo(&writer->text, " FROM %s AS %s",
 					 table_name(writer->statement->relation), writer->alias);
 	write_key(writer, 1);
 }
@@ -545,27 +576,29 @@ run_plan(CachedStatement *place, Writer *writer)
 	if (result < 0)
 		elog(ERROR, "could not execute a guarded statement: %s",
 			 SPI_result_code_string(result));
+	if (SPI_processed > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_CARDINALITY_VIOLATION),
+				 errmsg("argument \"key\" names more than one row of table \"%s\"",
+						RelationGetRelationName(writer->statement->relation)),
+				 errdetail("Its unique index compares by another collation, or tables inherit from it.")));
 	return SPI_processed;
 }
 
 uint64
-lf_statement_run(const LfStatement *statement, bool *whole_row)
+lf_statement_run(const LfStatement *statement, Bitmapset **selected)
 {
 	Bitmapset  *selectable = selectable_columns(statement->relation);
 	Signature	signature = sign(statement, selectable);
 	Writer		writer = {.statement = statement, .alias = row_alias(statement->relation)};
 	CachedStatement *place;
 
-	if (!callback_registered)
-	{
-		CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
-		callback_registered = true;
-	}
+	register_callbacks();
 	collect_parameters(&writer);
 	place = find_plan(&signature);
 	if (place == NULL)
 		place = prepare(&writer, &signature, selectable);
-	if (whole_row != NULL)
-		*whole_row = selectable == NULL;
+	if (selected != NULL)
+		*selected = selectable;
 	return run_plan(place, &writer);
 }

@@ -35,12 +35,12 @@ typedef struct LfStatement
 /*
  * Runs it, with an SPI connection of the caller's.  How many rows (0 or 1); what
  * it returns is in SPI_tuptable: one column of jsonb (none if the caller may not
- * select any), the counter's value, or the row itself (LOOK).  *whole_row: LOOK
- * gave the row, since the caller may select it; otherwise its one column says
- * nothing.
+ * select any), the counter's value, or (LOOK) the row itself, in *selected NULL
+ * then; if the caller may not select all of it, those columns of it which are in
+ * *selected, in that order.
  *
  * Raises 22023 when the key's columns are not those of a unique index.
  */
-extern uint64 lf_statement_run(const LfStatement *statement, bool *whole_row);
+extern uint64 lf_statement_run(const LfStatement *statement, Bitmapset **selected);
 
 #endif							/* LF_FENCE_STATEMENT_H */

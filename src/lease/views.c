@@ -110,6 +110,15 @@ worker_name(const LfDatabaseView *view)
 	return "?";					/* keep the compiler quiet */
 }
 
+/* The worker's start; without one, since when it is in this state. */
+static TimestampTz
+since(const LfDatabaseView *view)
+{
+	if (view->worker_pid != 0)
+		return view->worker_since;
+	return GetCurrentTimestamp() - (lf_clock_now() - view->state_since);
+}
+
 Datum
 lf_worker_state(PG_FUNCTION_ARGS)
 {
@@ -132,8 +141,8 @@ lf_worker_state(PG_FUNCTION_ARGS)
 	values[0] = CStringGetTextDatum(worker_name(&view));
 	values[1] = Int32GetDatum(view.worker_pid);
 	nulls[1] = view.worker_pid == 0;
-	values[2] = TimestampTzGetDatum(view.worker_since);
-	nulls[2] = view.worker_pid == 0;
+	values[2] = TimestampTzGetDatum(since(&view));
+	nulls[2] = view.worker_pid == 0 && view.state_since == 0;
 	values[3] = Int32GetDatum(view.failures);
 	values[4] = Int64GetDatum(epoch.id);
 	nulls[4] = epoch.id == 0;
