@@ -36,8 +36,12 @@ my $idle = IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres') ]
 $in .= "BEGIN; UPDATE stock SET n = n + 1 WHERE id = 100; SELECT 'holds';\n";
 $idle->pump until $out =~ /holds/;
 my ($load_out, $load_err) = ('', '');
-my $load = IPC::Run::start([ 'pgbench', '-n', '-c', '4', '-T', '300', '-f', $script, $node->connstr('postgres') ],
-	'>', \$load_out, '2>', \$load_err);
+sub start_load
+{
+	return IPC::Run::start([ 'pgbench', '-n', '-c', '4', '-T', '300', '-f', $script, $node->connstr('postgres') ],
+		'>', \$load_out, '2>', \$load_err);
+}
+my $load = start_load();
 $node->poll_query_until('postgres', q(SELECT sum(n) > 20 FROM stock)) or die 'no load';
 
 # A switch that had to wait for a writer would run into this time-out: the idle one
@@ -52,19 +56,10 @@ for my $mode ('off', 'observe', 'enforce', 'observe', 'off', 'observe')
 		# the load ends by itself: its writers hold no lease
 		$load->finish;
 		like($load_err, qr/write refused: no lease/, 'writers are refused from then on');
-		$load_err = '';
-		$load = IPC::Run::start([ 'pgbench', '-n', '-c', '4', '-T', '300', '-f', $script, $node->connstr('postgres') ],
-			'>', \$load_out, '2>', \$load_err);
-	}
-	my $sum = $node->safe_psql('postgres', 'SELECT sum(n) FROM stock');
-	if ($mode eq 'enforce')
-	{
-		$load->finish;
 		next;
 	}
-	$load = IPC::Run::start([ 'pgbench', '-n', '-c', '4', '-T', '300', '-f', $script, $node->connstr('postgres') ],
-		'>', \$load_out, '2>', \$load_err)
-	  unless $load->pumpable;
+	$load = start_load() unless $load->pumpable;
+	my $sum = $node->safe_psql('postgres', 'SELECT sum(n) FROM stock');
 	ok($node->poll_query_until('postgres', "SELECT sum(n) > $sum + 20 FROM stock"), "and they go on in mode $mode");
 }
 $load->signal('INT');
@@ -136,5 +131,26 @@ $node->append_conf('postgresql.conf', 'max_worker_processes = 8');
 $node->restart;
 $node->safe_psql('postgres', q(SELECT lease_fence.acquire('stock:1', scope => 'detached', holder => 'x')));
 is($node->safe_psql('postgres', q(SELECT count(*) FROM lease_fence.check())), '0', 'all is well again');
+
+# Imported grants, their order and the modes outlive a crash.
+$node->safe_psql('postgres', q(SELECT lease_fence.add_profile('ext', 'ext:', policy => 'external')));
+my $live = $node->safe_psql('postgres', q(SELECT token FROM lease_fence.import_grant('ext:live', 5, ttl => '1 h')));
+my $over = $node->safe_psql('postgres', q(SELECT token FROM lease_fence.import_grant('ext:over', 5)));
+is($node->safe_psql('postgres', "SELECT lease_fence.release($over)"), 't', 'released');
+ok($node->poll_query_until('postgres', "SELECT ended_at IS NOT NULL FROM lease_fence.grants WHERE token = $over"), 'which is in the table');
+$node->safe_psql('postgres', q(SELECT lease_fence.set_mode('stock', 'observe')));
+$node->stop('immediate');
+$node->start;
+is($node->safe_psql('postgres', q(SELECT token FROM lease_fence.import_grant('ext:live', 5))), $live, 'the same number is the same token after a crash');
+my %refused = ('ext:live' => [ 4, 'LF001' ], 'ext:over' => [ 5, 'LF002' ]);
+for my $resource (sort keys %refused)
+{
+	my ($number, $state) = @{ $refused{$resource} };
+	my $stderr = '';
+	$node->psql('postgres', "\\set VERBOSITY sqlstate\nSELECT lease_fence.import_grant('$resource', $number)", stderr => \$stderr);
+	like($stderr, qr/$state/, "$resource, number $number: $state");
+}
+is($node->safe_psql('postgres', q(SELECT mode FROM lease_fence.guards)), 'observe', 'the mode is the same');
+$node->safe_psql('postgres', 'UPDATE stock SET n = 0 WHERE id = 1');
 $node->stop;
 done_testing();
