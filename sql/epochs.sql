@@ -52,7 +52,7 @@ SELECT lease_fence.release(:s2);
 BEGIN;
 SELECT token AS t FROM lease_fence.acquire('epoch:1') \gset
 UPDATE stock SET n = 2 WHERE id = 1;
-SELECT lease_fence.begin_epoch('in the middle') > :t AS begun;
+SELECT lease_fence.begin_epoch('in the middle') >= :t AS begun;
 CALL fails('UPDATE stock SET n = 3 WHERE id = 1');
 COMMIT;
 SELECT n, fence_token = :t AS stamped FROM stock WHERE id = 1;
