@@ -25,6 +25,7 @@ OBJS = \
 	src/fence/check.o \
 	src/fence/columns.o \
 	src/fence/drain.o \
+	src/fence/ends.o \
 	src/fence/entry.o \
 	src/fence/examine.o \
 	src/fence/epoch.o \
@@ -45,11 +46,14 @@ OBJS = \
 	src/lease/acquire.o \
 	src/lease/ask.o \
 	src/lease/cycles.o \
+	src/lease/finish.o \
 	src/lease/held.o \
 	src/lease/import.o \
 	src/lease/manage.o \
+	src/lease/pending.o \
 	src/lease/queue.o \
 	src/lease/request.o \
+	src/lease/turn.o \
 	src/lease/views.o \
 	src/audit/record.o \
 	src/audit/bypass_row.o \

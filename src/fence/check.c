@@ -65,24 +65,6 @@ snapshots_see(FullTransactionId minted_by)
 		snapshot_sees(minted_by, GetTransactionSnapshot());
 }
 
-static LfReason
-reason_of_over(const LfGrantState *state)
-{
-	switch (state->over)
-	{
-		case LF_OVER_RELEASED:
-			return LF_REASON_RELEASED;
-		case LF_OVER_REVOKED:
-			return LF_REASON_REVOKED;
-		case LF_OVER_TAKEN:
-			return LF_REASON_SUPERSEDED;
-		case LF_OVER_NOT:
-		case LF_OVER_LAPSED:
-			break;
-	}
-	return LF_REASON_LAPSED;
-}
-
 static bool
 reject(LfVerdict *verdict, LfReason reason)
 {
@@ -96,7 +78,7 @@ static bool
 grant_admits(const LfGrantState *state, bool accept_lapsed, LfVerdict *verdict)
 {
 	if (state->draining || state->over != LF_OVER_NOT)
-		return reject(verdict, reason_of_over(state));
+		return reject(verdict, lf_over_reason(state->over));
 	if (!accept_lapsed && lf_clock_now() >= state->deadline)
 		return reject(verdict, LF_REASON_LAPSED);
 	return true;
@@ -116,7 +98,7 @@ reason_in_table(const LfGrant *grant)
 		latest.state.token > grant->state.token)
 		return LF_REASON_SUPERSEDED;
 	if (grant->state.over != LF_OVER_NOT)
-		return reason_of_over(&grant->state);
+		return lf_over_reason(grant->state.over);
 	ereport(ERROR,
 			(errcode(LF_ERRCODE_WORKER),
 			 errmsg("the grant of token %lld cannot be looked at now",

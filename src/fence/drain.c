@@ -56,24 +56,6 @@ prepared_xid(VirtualTransactionId vxid)
 	return TwoPhaseGetXidByVirtualXID(vxid, &more);
 }
 
-static LfReason
-reason_of(LfOver over)
-{
-	switch (over)
-	{
-		case LF_OVER_RELEASED:
-			return LF_REASON_RELEASED;
-		case LF_OVER_REVOKED:
-			return LF_REASON_REVOKED;
-		case LF_OVER_TAKEN:
-			return LF_REASON_SUPERSEDED;
-		case LF_OVER_NOT:
-		case LF_OVER_LAPSED:
-			break;
-	}
-	return LF_REASON_LAPSED;
-}
-
 static void
 remember_termination(LfMint *mint, int pid)
 {
@@ -93,7 +75,7 @@ remember_termination(LfMint *mint, int pid)
 	memset(termination, 0, sizeof(*termination));
 	termination->resource = mint->grant.resource;
 	termination->old_token = mint->old.token;
-	termination->reason = reason_of(mint->old.over);
+	termination->reason = lf_over_reason(mint->old.over);
 	termination->pid = pid;
 	lf_stat_add(lf_database_mine(), LF_STAT_TERMINATED, 1);
 	ereport(LOG,

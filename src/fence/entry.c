@@ -738,3 +738,21 @@ lf_entry_forget_database(Oid database)
 		give_back(&slots[i]);
 	}
 }
+
+LfReason
+lf_over_reason(LfOver over)
+{
+	switch (over)
+	{
+		case LF_OVER_RELEASED:
+			return LF_REASON_RELEASED;
+		case LF_OVER_REVOKED:
+			return LF_REASON_REVOKED;
+		case LF_OVER_TAKEN:
+			return LF_REASON_SUPERSEDED;
+		case LF_OVER_NOT:
+		case LF_OVER_LAPSED:
+			break;
+	}
+	return LF_REASON_LAPSED;
+}

@@ -15,6 +15,7 @@
 
 #include "access/transam.h"
 #include "base/clock.h"
+#include "base/errors.h"
 #include "base/resource.h"
 #include "datatype/timestamp.h"
 
@@ -69,6 +70,9 @@ typedef struct LfGrant
 
 extern const char *lf_scope_name(LfScope scope);
 extern const char *lf_over_name(LfOver over);
+
+/* Why a write under a grant that is over is rejected. */
+extern LfReason lf_over_reason(LfOver over);
 
 extern Size lf_entry_shmem_size(void);
 extern void lf_entry_shmem_init(void);

@@ -22,7 +22,6 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/database.h"
-#include "base/notify.h"
 #include "base/point.h"
 #include "base/settings.h"
 #include "base/stat.h"
@@ -30,6 +29,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fence/drain.h"
+#include "fence/ends.h"
 #include "fence/epoch.h"
 #include "fence/grants.h"
 #include "fence/mint.h"
@@ -41,11 +41,7 @@
 /* JSON clients carry integers up to this one unharmed. */
 #define TOKEN_MAX ((INT64CONST(1) << 53) - 1)
 
-#define ENDS_PER_BATCH 256
-#define SINGLY_LIMIT INT64CONST(500000)
-
 static SPIPlanPtr insert_plan = NULL;
-static SPIPlanPtr end_plan = NULL;
 
 typedef struct LoadWork
 {
@@ -59,23 +55,6 @@ typedef struct MintWork
 	int			count;
 	bool		opened;
 } MintWork;
-
-typedef struct EndWork
-{
-	LfEnd		ends[ENDS_PER_BATCH];
-	int			count;
-	bool		opened;
-} EndWork;
-
-/* Worker: an end that could not be written; token 0: free. */
-typedef struct PutOff
-{
-	int64		token;
-	int			failures;
-	LfClock		retry_at;
-} PutOff;
-
-static PutOff put_off[64];
 
 void
 lf_mint_check_range(int64 token)
@@ -239,72 +218,6 @@ insert_grant(const LfGrant *grant)
 	SPI_execute_plan(insert_plan, values, nulls, false, 0);
 }
 
-/* Counted, and told to who listens, when the table says so for the first time. */
-static void
-announce_end(int64 token, LfOver how, const LfResource *resource)
-{
-	int			database = lf_database_mine();
-
-	switch (how)
-	{
-		case LF_OVER_NOT:
-		case LF_OVER_RELEASED:
-			lf_stat_add(database, LF_STAT_RELEASED, 1);
-			break;
-		case LF_OVER_LAPSED:
-			lf_stat_add(database, LF_STAT_LAPSED, 1);
-			lf_notify_add("lost", resource, token);
-			break;
-		case LF_OVER_REVOKED:
-			lf_stat_add(database, LF_STAT_REVOKED, 1);
-			lf_notify_add("revoked", resource, token);
-			break;
-		case LF_OVER_TAKEN:
-			lf_stat_add(database, LF_STAT_TAKEN_OVER, 1);
-			lf_notify_add("superseded", resource, token);
-			break;
-	}
-}
-
-static void
-read_resource(LfResource *resource)
-{
-	bool		isnull;
-	text	   *name = DatumGetTextPP(SPI_getbinval(SPI_tuptable->vals[0],
-												   SPI_tuptable->tupdesc, 1, &isnull));
-
-	resource->database = MyDatabaseId;
-	resource->length = Min(VARSIZE_ANY_EXHDR(name), LF_RESOURCE_MAX);
-	memcpy(resource->name, VARDATA_ANY(name), resource->length);
-}
-
-static void
-update_end(int64 token, LfOver how, TimestampTz at)
-{
-	Oid			types[] = {INT8OID, TEXTOID, TIMESTAMPTZOID};
-	Datum		values[3];
-
-	if (end_plan == NULL)
-	{
-		end_plan = SPI_prepare("UPDATE lease_fence.grants SET how_ended = $2, ended_at = $3"
-							   " WHERE token OPERATOR(pg_catalog.=) $1 AND ended_at IS NULL"
-							   " RETURNING resource",
-							   lengthof(types), types);
-		SPI_keepplan(end_plan);
-	}
-	values[0] = Int64GetDatum(token);
-	values[1] = CStringGetTextDatum(lf_over_name(how));
-	values[2] = TimestampTzGetDatum(at);
-	SPI_execute_plan(end_plan, values, NULL, false, 0);
-	if (SPI_processed == 1)
-	{
-		LfResource	resource;
-
-		read_resource(&resource);
-		announce_end(token, how, &resource);
-	}
-}
-
 /* A table that somebody has locked is no reason to wait: the log has it. */
 static void
 write_terminations(LfMint *mint)
@@ -357,7 +270,7 @@ mint_all(void *arg)
 		mint->grant.granted_at = GetCurrentTimestamp();
 		insert_grant(&mint->grant);
 		if (mint->old.token != 0 && !mint->old_end_written)
-			update_end(mint->old.token, mint->old.over, mint->grant.granted_at);
+			lf_ends_update(mint->old.token, mint->old.over, mint->grant.granted_at);
 		write_terminations(mint);
 	}
 	SPI_finish();
@@ -411,138 +324,6 @@ lf_mint_abandon(LfMint *mint)
 		lf_transaction_try("recording terminations", write_lost_terminations,
 						   mint, &end, &problem);
 	mint->termination_count = 0;
-}
-
-static void
-write_ends(void *arg)
-{
-	EndWork    *work = arg;
-
-	work->opened = ConditionalLockRelationOid(lf_catalog_required()->grants, RowExclusiveLock);
-	if (!work->opened)
-		return;
-	SPI_connect();
-	for (int i = 0; i < work->count; i++)
-		update_end(work->ends[i].token, work->ends[i].how, work->ends[i].at);
-	SPI_finish();
-}
-
-/*
- * An end that cannot be written by itself is put off, ever longer: it must not
- * hold up the others, nor fill the log.  When there is no room for another one
- * the one that is due first makes way, and is tried again too soon.
- */
-static PutOff *
-find_put_off(int64 token)
-{
-	for (int i = 0; i < lengthof(put_off); i++)
-	{
-		if (put_off[i].token == token)
-			return &put_off[i];
-	}
-	return NULL;
-}
-
-static void
-put_off_end(int64 token)
-{
-	PutOff	   *place = find_put_off(token);
-
-	if (place == NULL)
-	{
-		place = &put_off[0];
-		for (int i = 1; i < lengthof(put_off); i++)
-		{
-			if (put_off[i].retry_at < place->retry_at)
-				place = &put_off[i];
-		}
-		place->token = token;
-		place->failures = 0;
-	}
-	place->failures++;
-	place->retry_at = lf_clock_after(lf_clock_now(),
-									 lf_database_backoff(place->failures));
-}
-
-/* Leaves those whose time has come. */
-static void
-leave_out_put_off(EndWork *work)
-{
-	LfClock		now = lf_clock_now();
-	int			kept = 0;
-
-	for (int i = 0; i < work->count; i++)
-	{
-		PutOff	   *place = find_put_off(work->ends[i].token);
-
-		if (place == NULL || place->retry_at <= now)
-			work->ends[kept++] = work->ends[i];
-	}
-	work->count = kept;
-}
-
-/* True: they are in the table. */
-static bool
-try_ends(EndWork *work, char **problem)
-{
-	XLogRecPtr	end;
-
-	*problem = NULL;
-	work->opened = false;
-	if (!lf_transaction_try("writing ends of grants", write_ends, work, &end, problem) ||
-		!work->opened)
-		return false;
-	for (int i = 0; i < work->count; i++)
-	{
-		PutOff	   *place = find_put_off(work->ends[i].token);
-
-		if (place != NULL)
-			memset(place, 0, sizeof(*place));
-		lf_entry_end_written(&work->ends[i]);
-	}
-	return true;
-}
-
-/*
- * How many could be written, each by itself.  What there was no time for comes
- * in the next pass: each may have waited for a row's lock.
- */
-static int
-try_ends_singly(const EndWork *work)
-{
-	LfClock		limit = lf_clock_now() + SINGLY_LIMIT;
-	int			written = 0;
-
-	for (int i = 0; i < work->count && lf_clock_now() < limit; i++)
-	{
-		EndWork		single = {.ends = {work->ends[i]}, .count = 1};
-		char	   *problem;
-
-		if (try_ends(&single, &problem))
-			written++;
-		else if (problem != NULL)
-			put_off_end(work->ends[i].token);
-	}
-	return written;
-}
-
-int
-lf_mint_write_ends(void)
-{
-	EndWork		work;
-	char	   *problem;
-	int			written;
-
-	work.count = lf_entry_take_ends(MyDatabaseId, work.ends, ENDS_PER_BATCH);
-	if (work.count == 0)
-		return 0;
-	leave_out_put_off(&work);
-	if (work.count == 0)
-		return -1;
-	if (try_ends(&work, &problem))
-		return work.count;
-	written = problem == NULL ? 0 : try_ends_singly(&work);
-	return written > 0 ? written : -1;
 }
 
 /*

@@ -10,6 +10,7 @@
 #define LF_FENCE_MINT_H
 
 #include "access/xlogdefs.h"
+#include "fence/ends.h"
 #include "fence/entry.h"
 
 typedef enum LfDrainState
@@ -76,12 +77,6 @@ extern void lf_mint_publish(LfMint *mint);
 
 /* Gives up between step 1 and step 3; the old grant stays over. */
 extern void lf_mint_abandon(LfMint *mint);
-
-/*
- * Writes a batch of ends of grants into the table: how many; -1 if there are
- * some and none could be written now.
- */
-extern int	lf_mint_write_ends(void);
 
 /*
  * A new worker: what the one before it left draining is settled by the table.

@@ -1,0 +1,253 @@
+/*
+ * ends.c
+ *		Ends of grants: what shared memory has, written into the table.
+ *
+ * Runs in the database's one worker.  Nothing here waits for the table's lock:
+ * what cannot be written now comes again, as entries keep their ends until they
+ * are told that these are committed.
+ *
+ * What must end well: an end that cannot be written (it is put off, ever longer,
+ * and the others of its batch are written one by one), many of those (only for
+ * a limited time in each pass), a table that somebody has locked, an end that
+ * its mint has written already (told once to who listens).
+ */
+#include "postgres.h"
+
+#include "base/catalog.h"
+#include "base/compat.h"
+#include "base/database.h"
+#include "base/notify.h"
+#include "base/stat.h"
+#include "base/transaction.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fence/ends.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#define ENDS_PER_BATCH 256
+#define SINGLY_LIMIT INT64CONST(500000)
+
+static SPIPlanPtr end_plan = NULL;
+
+typedef struct EndWork
+{
+	LfEnd		ends[ENDS_PER_BATCH];
+	int			count;
+	bool		opened;
+} EndWork;
+
+/* Worker: an end that could not be written; token 0: free. */
+typedef struct PutOff
+{
+	int64		token;
+	int			failures;
+	LfClock		retry_at;
+} PutOff;
+
+static PutOff put_off[64];
+
+/* ---- one row ---- */
+
+/* Counted, and told to who listens, when the table says so for the first time. */
+static void
+announce_end(int64 token, LfOver how, const LfResource *resource)
+{
+	int			database = lf_database_mine();
+
+	switch (how)
+	{
+		case LF_OVER_NOT:
+		case LF_OVER_RELEASED:
+			lf_stat_add(database, LF_STAT_RELEASED, 1);
+			break;
+		case LF_OVER_LAPSED:
+			lf_stat_add(database, LF_STAT_LAPSED, 1);
+			lf_notify_add("lost", resource, token);
+			break;
+		case LF_OVER_REVOKED:
+			lf_stat_add(database, LF_STAT_REVOKED, 1);
+			lf_notify_add("revoked", resource, token);
+			break;
+		case LF_OVER_TAKEN:
+			lf_stat_add(database, LF_STAT_TAKEN_OVER, 1);
+			lf_notify_add("superseded", resource, token);
+			break;
+	}
+}
+
+static void
+read_resource(LfResource *resource)
+{
+	bool		isnull;
+	text	   *name = DatumGetTextPP(SPI_getbinval(SPI_tuptable->vals[0],
+												   SPI_tuptable->tupdesc, 1, &isnull));
+
+	resource->database = MyDatabaseId;
+	resource->length = Min(VARSIZE_ANY_EXHDR(name), LF_RESOURCE_MAX);
+	memcpy(resource->name, VARDATA_ANY(name), resource->length);
+}
+
+void
+lf_ends_update(int64 token, LfOver how, TimestampTz at)
+{
+	Oid			types[] = {INT8OID, TEXTOID, TIMESTAMPTZOID};
+	Datum		values[3];
+
+	if (end_plan == NULL)
+	{
+		end_plan = SPI_prepare("UPDATE lease_fence.grants SET how_ended = $2, ended_at = $3"
+							   " WHERE token OPERATOR(pg_catalog.=) $1 AND ended_at IS NULL"
+							   " RETURNING resource",
+							   lengthof(types), types);
+		SPI_keepplan(end_plan);
+	}
+	values[0] = Int64GetDatum(token);
+	values[1] = CStringGetTextDatum(lf_over_name(how));
+	values[2] = TimestampTzGetDatum(at);
+	SPI_execute_plan(end_plan, values, NULL, false, 0);
+	if (SPI_processed == 1)
+	{
+		LfResource	resource;
+
+		read_resource(&resource);
+		announce_end(token, how, &resource);
+	}
+}
+
+/* ---- what is put off ---- */
+
+/*
+ * An end that cannot be written by itself is put off, ever longer: it must not
+ * hold up the others, nor fill the log.  When there is no room for another one
+ * the one that is due first makes way, and is tried again too soon.
+ */
+static PutOff *
+find_put_off(int64 token)
+{
+	for (int i = 0; i < lengthof(put_off); i++)
+	{
+		if (put_off[i].token == token)
+			return &put_off[i];
+	}
+	return NULL;
+}
+
+static void
+put_off_end(int64 token)
+{
+	PutOff	   *place = find_put_off(token);
+
+	if (place == NULL)
+	{
+		place = &put_off[0];
+		for (int i = 1; i < lengthof(put_off); i++)
+		{
+			if (put_off[i].retry_at < place->retry_at)
+				place = &put_off[i];
+		}
+		place->token = token;
+		place->failures = 0;
+	}
+	place->failures++;
+	place->retry_at = lf_clock_after(lf_clock_now(),
+									 lf_database_backoff(place->failures));
+}
+
+/* Leaves those whose time has come. */
+static void
+leave_out_put_off(EndWork *work)
+{
+	LfClock		now = lf_clock_now();
+	int			kept = 0;
+
+	for (int i = 0; i < work->count; i++)
+	{
+		PutOff	   *place = find_put_off(work->ends[i].token);
+
+		if (place == NULL || place->retry_at <= now)
+			work->ends[kept++] = work->ends[i];
+	}
+	work->count = kept;
+}
+
+/* ---- a batch ---- */
+
+static void
+write_ends(void *arg)
+{
+	EndWork    *work = arg;
+
+	work->opened = ConditionalLockRelationOid(lf_catalog_required()->grants, RowExclusiveLock);
+	if (!work->opened)
+		return;
+	SPI_connect();
+	for (int i = 0; i < work->count; i++)
+		lf_ends_update(work->ends[i].token, work->ends[i].how, work->ends[i].at);
+	SPI_finish();
+}
+
+/* True: they are in the table. */
+static bool
+try_ends(EndWork *work, char **problem)
+{
+	XLogRecPtr	end;
+
+	*problem = NULL;
+	work->opened = false;
+	if (!lf_transaction_try("writing ends of grants", write_ends, work, &end, problem) ||
+		!work->opened)
+		return false;
+	for (int i = 0; i < work->count; i++)
+	{
+		PutOff	   *place = find_put_off(work->ends[i].token);
+
+		if (place != NULL)
+			memset(place, 0, sizeof(*place));
+		lf_entry_end_written(&work->ends[i]);
+	}
+	return true;
+}
+
+/*
+ * How many could be written, each by itself.  What there was no time for comes
+ * in the next pass: each may have waited for a row's lock.
+ */
+static int
+try_ends_singly(const EndWork *work)
+{
+	LfClock		limit = lf_clock_now() + SINGLY_LIMIT;
+	int			written = 0;
+
+	for (int i = 0; i < work->count && lf_clock_now() < limit; i++)
+	{
+		EndWork		single = {.ends = {work->ends[i]}, .count = 1};
+		char	   *problem;
+
+		if (try_ends(&single, &problem))
+			written++;
+		else if (problem != NULL)
+			put_off_end(work->ends[i].token);
+	}
+	return written;
+}
+
+int
+lf_mint_write_ends(void)
+{
+	EndWork		work;
+	char	   *problem;
+	int			written;
+
+	work.count = lf_entry_take_ends(MyDatabaseId, work.ends, ENDS_PER_BATCH);
+	if (work.count == 0)
+		return 0;
+	leave_out_put_off(&work);
+	if (work.count == 0)
+		return -1;
+	if (try_ends(&work, &problem))
+		return work.count;
+	written = problem == NULL ? 0 : try_ends_singly(&work);
+	return written > 0 ? written : -1;
+}

@@ -1,0 +1,22 @@
+/*
+ * ends.h
+ *		Ends of grants, written into the table by the one worker.
+ */
+#ifndef LF_FENCE_ENDS_H
+#define LF_FENCE_ENDS_H
+
+#include "fence/entry.h"
+
+/*
+ * Writes one end, if the table does not have it yet; counts it then, and tells
+ * who listens.  Inside a transaction and SPI, with the table locked.
+ */
+extern void lf_ends_update(int64 token, LfOver how, TimestampTz at);
+
+/*
+ * Writes a batch of ends of grants into the table: how many; -1 if there are
+ * some and none could be written now.  Outside a transaction.
+ */
+extern int	lf_mint_write_ends(void);
+
+#endif							/* LF_FENCE_ENDS_H */
