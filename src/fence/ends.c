@@ -234,7 +234,7 @@ try_ends_singly(const EndWork *work)
 }
 
 int
-lf_mint_write_ends(void)
+lf_ends_write(void)
 {
 	EndWork		work;
 	char	   *problem;

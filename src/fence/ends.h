@@ -17,6 +17,6 @@ extern void lf_ends_update(int64 token, LfOver how, TimestampTz at);
  * Writes a batch of ends of grants into the table: how many; -1 if there are
  * some and none could be written now.  Outside a transaction.
  */
-extern int	lf_mint_write_ends(void);
+extern int	lf_ends_write(void);
 
 #endif							/* LF_FENCE_ENDS_H */

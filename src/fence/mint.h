@@ -10,7 +10,6 @@
 #define LF_FENCE_MINT_H
 
 #include "access/xlogdefs.h"
-#include "fence/ends.h"
 #include "fence/entry.h"
 
 typedef enum LfDrainState

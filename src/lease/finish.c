@@ -118,7 +118,7 @@ lf_finish_revoke(LfPending *pending, LfClock *next)
 	XLogRecPtr	end;
 	char	   *problem;
 
-	while (lf_mint_write_ends() > 0)
+	while (lf_ends_write() > 0)
 		;
 	if (lf_entry_end_is_pending(&pending->mints[0].grant.resource))
 	{

@@ -29,6 +29,7 @@
 #include "base/settings.h"
 #include "base/shmem.h"
 #include "base/transaction.h"
+#include "fence/ends.h"
 #include "fence/entry.h"
 #include "fence/epoch.h"
 #include "fence/mint.h"
@@ -315,7 +316,7 @@ serve_leases(void)
 		worker.sweep_at = 0;
 	sweep(lf_clock_now());
 	next = Min(next, Max(worker.sweep_at, worker.last_sweep + SWEEP_APART));
-	ends = lf_mint_write_ends();
+	ends = lf_ends_write();
 	worker.ends_left = ends != 0;
 	if (ends > 0)
 		next = lf_clock_now();
