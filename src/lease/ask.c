@@ -251,6 +251,7 @@ raise_refusal(const LfRequest *request)
 		case LF_ANSWER_NOTHING:
 		case LF_ANSWER_BUSY:
 		case LF_ANSWER_OLDER:
+		case LF_ANSWER_OTHER_ROLE:
 		case LF_ANSWER_OVER:
 			return;
 		case LF_ANSWER_OWN_WAY:

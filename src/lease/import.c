@@ -67,6 +67,13 @@ raise_refused(const LfRequest *request, int64 number)
 				 errdetail("A grant with a higher number has been imported, as token %lld.",
 						   (long long) request->token),
 				 errhint("Stop: nothing can be written under this grant. Take the lease again and start from the reads.")));
+	if (request->answer == LF_ANSWER_OTHER_ROLE)
+		ereport(ERROR,
+				(errcode(LF_ERRCODE_WRONG_ROLE),
+				 errmsg("the grant with number %lld of resource \"%.*s\" was imported by another role",
+						(long long) number, request->resource.length, request->resource.name),
+				 errdetail("Its token is %lld.", (long long) request->token),
+				 errhint("Present that token as a member of that role, or take the lease again, with a new number.")));
 	if (request->answer == LF_ANSWER_OVER)
 		ereport(ERROR,
 				(errcode(LF_ERRCODE_OVER),

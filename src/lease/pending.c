@@ -156,6 +156,9 @@ lf_pending_forget(LfPending *pending)
 void
 lf_pending_abandon(LfPending *pending)
 {
+	/* an earlier request may wait for what it lets go */
+	if (pending->reserved > 0)
+		look_again = true;
 	for (int i = 0; i < pending->request.count; i++)
 		lf_mint_abandon(&pending->mints[i]);
 	pending->reserved = 0;
@@ -165,8 +168,6 @@ lf_pending_abandon(LfPending *pending)
 void
 lf_pending_refuse(LfPending *pending, LfAnswer answer, const char *message)
 {
-	if (pending->reserved > 0)
-		look_again = true;
 	lf_pending_abandon(pending);
 	lf_request_answer(pending->slot, pending->request.ticket, answer, 0, message);
 	lf_pending_forget(pending);

@@ -42,6 +42,7 @@ typedef enum LfAnswer
 	LF_ANSWER_NOTHING,			/* revoke: nobody had it */
 	LF_ANSWER_BUSY,				/* no_wait, and it is not to be had at once */
 	LF_ANSWER_OLDER,			/* import: a higher number has been imported */
+	LF_ANSWER_OTHER_ROLE,		/* import: it was another role that imported it */
 	LF_ANSWER_OVER,				/* import: this number's grant is over */
 	LF_ANSWER_OWN_WAY,			/* the asker itself wrote under the older grant */
 	LF_ANSWER_CYCLE,			/* a cycle of waits */

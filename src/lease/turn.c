@@ -110,8 +110,9 @@ compare_numbers(LfPending *pending, const LfResource *resource)
 		return RESERVED;
 	if (number < present.number)
 		lf_pending_settle(pending, LF_ANSWER_OLDER, present.state.token);
-	else if (present.state.role == pending->request.role &&
-			 lf_entry_extend(resource, present.state.token, pending->request.ttl,
+	else if (present.state.role != pending->request.role)
+		lf_pending_settle(pending, LF_ANSWER_OTHER_ROLE, present.state.token);
+	else if (lf_entry_extend(resource, present.state.token, pending->request.ttl,
 							 &present.state))
 		lf_pending_settle(pending, LF_ANSWER_GRANTED, present.state.token);
 	else
