@@ -70,6 +70,7 @@ typedef struct LfGrant
 extern const char *lf_scope_name(LfScope scope);
 extern const char *lf_over_name(LfOver over);
 
+/* The memory is slots.c's, like lf_entry_memory_since. */
 extern Size lf_entry_shmem_size(void);
 extern void lf_entry_shmem_init(void);
 
@@ -97,8 +98,7 @@ extern void lf_entry_cancel_load(const LfResource *resource);
 /*
  * Ends the grant `token` if it is the resource's latest and not over yet, also
  * while it is loading.  True if it was live until now (false: over before, or
- * its deadline had passed, which then is how it ended).  lapsed_only: only when
- * the deadline has passed.
+ * its deadline had passed, which then is how it ended).
  */
 extern bool lf_entry_end(const LfResource *resource, int64 token, LfOver how);
 
