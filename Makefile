@@ -32,17 +32,21 @@ OBJS = \
 	src/fence/grants.o \
 	src/fence/guard.o \
 	src/fence/guard_info.o \
+	src/fence/guard_mode.o \
 	src/fence/guarded.o \
 	src/fence/mint.o \
 	src/fence/operation.o \
 	src/fence/present.o \
 	src/fence/protect.o \
+	src/fence/protectable.o \
 	src/fence/reject.o \
+	src/fence/slots.o \
 	src/fence/stamp.o \
 	src/fence/statement.o \
 	src/fence/template.o \
 	src/fence/token_lock.o \
 	src/fence/truncate.o \
+	src/fence/value.o \
 	src/lease/acquire.o \
 	src/lease/ask.o \
 	src/lease/cycles.o \

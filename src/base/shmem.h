@@ -17,11 +17,11 @@ typedef enum LfLockName
 {
 	LF_LOCK_DATABASES,			/* base/database.c */
 	LF_LOCK_EPOCHS,				/* fence/epoch.c */
-	LF_LOCK_ENTRY_SLOTS,		/* fence/entry.c: free slots, clock hand */
+	LF_LOCK_ENTRY_SLOTS,		/* fence/slots.c: free slots, clock hand */
 	LF_LOCK_REQUESTS,			/* lease/request.c */
 	LF_LOCK_AUDIT,				/* audit/record.c */
 	LF_LOCK_OBSERVE,			/* audit/observe.c */
-	LF_LOCK_ENTRIES,			/* fence/entry.c: first of the partitions */
+	LF_LOCK_ENTRIES,			/* fence/slots.c: first of the partitions */
 	LF_LOCK_COUNT = LF_LOCK_ENTRIES + LF_ENTRY_PARTITIONS
 } LfLockName;
 

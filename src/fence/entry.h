@@ -74,6 +74,7 @@ extern const char *lf_over_name(LfOver over);
 /* Why a write under a grant that is over is rejected. */
 extern LfReason lf_over_reason(LfOver over);
 
+/* The memory is slots.c's, like lf_entry_memory_since. */
 extern Size lf_entry_shmem_size(void);
 extern void lf_entry_shmem_init(void);
 
@@ -101,8 +102,7 @@ extern void lf_entry_cancel_load(const LfResource *resource);
 /*
  * Ends the grant `token` if it is the resource's latest and not over yet, also
  * while it is loading.  True if it was live until now (false: over before, or
- * its deadline had passed, which then is how it ended).  lapsed_only: only when
- * the deadline has passed.
+ * its deadline had passed, which then is how it ended).
  */
 extern bool lf_entry_end(const LfResource *resource, int64 token, LfOver how);
 

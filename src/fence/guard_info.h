@@ -6,6 +6,7 @@
 #define LF_FENCE_GUARD_INFO_H
 
 #include "commands/trigger.h"
+#include "fence/guard_mode.h"
 #include "fence/protect.h"
 #include "fence/template.h"
 

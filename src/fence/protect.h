@@ -1,8 +1,9 @@
 /*
  * protect.h
- *		Guards as they stand in the catalogs: their trigger and their mode.
+ *		Guards as they stand in the catalogs: a trigger and its arguments.
  *
- * protect() makes them; guard and truncate read them.
+ * protect() makes them, everybody else reads them.  Their mode is kept in a
+ * table of ours: see guard_mode.h.
  */
 #ifndef LF_FENCE_PROTECT_H
 #define LF_FENCE_PROTECT_H
@@ -20,24 +21,10 @@
 #define LF_GUARD_ARG_INSERTS		3
 #define LF_GUARD_ARGS				4
 
-typedef enum LfGuardMode
-{
-	LF_MODE_ENFORCE,
-	LF_MODE_OBSERVE,
-	LF_MODE_OFF
-} LfGuardMode;
-
 /*
  * The guard's trigger on a table or partition, by its function; NULL when
  * there is none.  Good for as long as rel's relcache entry is not rebuilt.
  */
 extern Trigger *lf_guard_find_trigger(Relation rel);
-
-/*
- * The mode now, whatever snapshot the transaction has; a partition follows
- * the table that protect() was called for.  Enforce when nothing is known.
- * Opens tables, so it may process invalidations.
- */
-extern LfGuardMode lf_guard_mode_read(Oid relation);
 
 #endif							/* LF_FENCE_PROTECT_H */
