@@ -112,6 +112,17 @@ SELECT outcome FROM guarded_update('stock', 'late:1', '{"n": 1}', token => :own)
 SELECT acquire(resource => 'late:1', scope => 'detached');
 SELECT drop_profile('late');
 SELECT import_grant(resource => 'late:1', number => 1);
+
+-- Another role's number is not one's own; a higher one is a new grant.
+CREATE ROLE regress_lf_importer;
+GRANT USAGE ON SCHEMA lease_fence TO regress_lf_importer;
+SELECT token AS mine FROM import_grant(resource => 'etcd:9', number => 1) \gset
+SET ROLE regress_lf_importer;
+SELECT import_grant(resource => 'etcd:9', number => 1);
+SELECT token > :mine AS newer FROM import_grant(resource => 'etcd:9', number => 2);
+RESET ROLE;
+REVOKE USAGE ON SCHEMA lease_fence FROM regress_lf_importer;
+DROP ROLE regress_lf_importer;
 SELECT drop_profile('etcd');
 
 \set VERBOSITY default
