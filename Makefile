@@ -39,6 +39,7 @@ OBJS = \
 	src/fence/reject.o \
 	src/fence/stamp.o \
 	src/fence/statement.o \
+	src/fence/statement_text.o \
 	src/fence/template.o \
 	src/fence/token_lock.o \
 	src/fence/truncate.o \
