@@ -32,6 +32,7 @@ OBJS = \
 	src/fence/guard.o \
 	src/fence/guard_info.o \
 	src/fence/guarded.o \
+	src/fence/guarded_call.o \
 	src/fence/mint.o \
 	src/fence/operation.o \
 	src/fence/present.o \
