@@ -30,7 +30,9 @@ OBJS = \
 	src/fence/epoch.o \
 	src/fence/grants.o \
 	src/fence/guard.o \
+	src/fence/guard_call.o \
 	src/fence/guard_info.o \
+	src/fence/guard_unchecked.o \
 	src/fence/guarded.o \
 	src/fence/guarded_call.o \
 	src/fence/mint.o \
@@ -38,6 +40,7 @@ OBJS = \
 	src/fence/present.o \
 	src/fence/protect.o \
 	src/fence/reject.o \
+	src/fence/replicated.o \
 	src/fence/stamp.o \
 	src/fence/statement.o \
 	src/fence/statement_text.o \
