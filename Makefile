@@ -28,6 +28,7 @@ OBJS = \
 	src/fence/entry.o \
 	src/fence/examine.o \
 	src/fence/epoch.o \
+	src/fence/epoch_table.o \
 	src/fence/grants.o \
 	src/fence/guard.o \
 	src/fence/guard_call.o \
