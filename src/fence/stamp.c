@@ -17,6 +17,7 @@
 #include "fence/stamp.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -78,7 +79,7 @@ run_query(const char *query)
 }
 
 int64
-lf_stamp_of_table(Oid relation, const char *column)
+lf_stamp_of_table(Oid relation, const char *column, int64 up_to)
 {
 	AttrNumber	number = get_attnum(relation, column);
 	char	   *schema = get_namespace_name(get_rel_namespace(relation));
@@ -86,6 +87,7 @@ lf_stamp_of_table(Oid relation, const char *column)
 	Oid			owner;
 	Oid			saved_user;
 	int			saved_context;
+	int			saved_settings;
 	int64		stamp;
 
 	/* Renamed, dropped or locked meanwhile: check() tells of what is left out. */
@@ -96,11 +98,13 @@ lf_stamp_of_table(Oid relation, const char *column)
 	GetUserIdAndSecContext(&saved_user, &saved_context);
 	SetUserIdAndSecContext(owner, saved_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
+	saved_settings = NewGUCNestLevel();
 	stamp = run_query(psprintf("SELECT pg_catalog.max(%s) FROM %s WHERE %s OPERATOR(pg_catalog.<=) %lld",
 							   quote_identifier(column),
 							   quote_qualified_identifier(schema, name),
 							   quote_identifier(column),
-							   (long long) lf_stamp_plausible_max()));
+							   (long long) up_to));
+	AtEOXact_GUC(false, saved_settings);
 	SetUserIdAndSecContext(saved_user, saved_context);
 	return stamp;
 }
@@ -124,7 +128,8 @@ lf_stamp_largest(void)
 		char	   *column = SPI_getvalue(guards->vals[i], guards->tupdesc, 2);
 
 		if (column != NULL)
-			largest = Max(largest, lf_stamp_of_table(relation, column));
+			largest = Max(largest, lf_stamp_of_table(relation, column,
+													 lf_stamp_plausible_max()));
 	}
 	return largest;
 }
