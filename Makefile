@@ -29,20 +29,26 @@ OBJS = \
 	src/fence/entry.o \
 	src/fence/examine.o \
 	src/fence/epoch.o \
+	src/fence/epoch_table.o \
 	src/fence/grants.o \
 	src/fence/guard.o \
+	src/fence/guard_call.o \
 	src/fence/guard_info.o \
 	src/fence/guard_mode.o \
+	src/fence/guard_unchecked.o \
 	src/fence/guarded.o \
+	src/fence/guarded_call.o \
 	src/fence/mint.o \
 	src/fence/operation.o \
 	src/fence/present.o \
 	src/fence/protect.o \
 	src/fence/protectable.o \
 	src/fence/reject.o \
+	src/fence/replicated.o \
 	src/fence/slots.o \
 	src/fence/stamp.o \
 	src/fence/statement.o \
+	src/fence/statement_text.o \
 	src/fence/template.o \
 	src/fence/token_lock.o \
 	src/fence/truncate.o \

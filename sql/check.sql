@@ -120,6 +120,55 @@ SELECT lease_fence.examine_guard('check_test.stock');
 RESET ROLE;
 REVOKE ALL ON SCHEMA lease_fence FROM lf_ck_app;
 DROP ROLE lf_ck_app;
+
+-- Anybody can make a trigger on guard(): nothing that his view or table runs when it
+-- is read runs with the rights of who checks, or leaves a setting in his session.
+CREATE TABLE seen (what text, who name);
+CREATE ROLE lf_ck_stranger;
+CREATE ROLE lf_ck_dba;
+GRANT USAGE ON SCHEMA lease_fence TO lf_ck_stranger, lf_ck_dba;
+GRANT USAGE, CREATE ON SCHEMA check_test TO lf_ck_stranger;
+GRANT USAGE ON SCHEMA check_test TO lf_ck_dba;
+GRANT EXECUTE ON FUNCTION lease_fence.examine_guard(regclass) TO lf_ck_dba;
+GRANT INSERT ON seen TO PUBLIC;
+SET ROLE lf_ck_stranger;
+CREATE FUNCTION spy(what text) RETURNS bigint LANGUAGE plpgsql AS $$
+    BEGIN INSERT INTO check_test.seen VALUES (what, current_user); RETURN 0; END $$;
+CREATE FUNCTION sly(what int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
+    BEGIN PERFORM set_config('lf_ck.who', current_user, false); RETURN true; END $$;
+CREATE VIEW trap_view AS SELECT 1 AS id, check_test.spy('view') AS fence_token;
+CREATE TRIGGER zzz_lease_fence INSTEAD OF INSERT ON trap_view FOR EACH ROW
+    EXECUTE FUNCTION lease_fence.guard('check:{id}', 'fence_token', 'reject', 'guard');
+CREATE TABLE trap_table (id int PRIMARY KEY, fence_token bigint NOT NULL DEFAULT 0);
+INSERT INTO trap_table VALUES (1);
+CREATE INDEX ON trap_table (id) WHERE check_test.sly(1);
+CREATE TRIGGER zzz_lease_fence BEFORE INSERT OR UPDATE OR DELETE ON trap_table FOR EACH ROW
+    EXECUTE FUNCTION lease_fence.guard('check:{id}', 'fence_token', 'reject', 'guard');
+ALTER TABLE trap_table ENABLE ALWAYS TRIGGER zzz_lease_fence;
+ALTER TABLE trap_table ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY spy ON trap_table USING (check_test.spy('policy') = 0);
+GRANT SELECT ON trap_table, trap_view TO lf_ck_dba;
+RESET ROLE;
+-- a session that has not seen these tables yet
+\c -
+\set VERBOSITY terse
+SET search_path = check_test, lease_fence, public;
+SET client_min_messages = warning;
+SELECT * FROM found();
+SET ROLE lf_ck_dba;
+SELECT t, e.* FROM unnest('{trap_view,trap_table}'::regclass[]) t, lease_fence.examine_guard(t) e;
+RESET ROLE;
+SELECT * FROM seen;
+SELECT coalesce(nullif(current_setting('lf_ck.who', true), ''), 'nobody') AS left_behind_by;
+-- a table that its owner cannot read does not stop the rest
+REVOKE SELECT ON trap_table FROM lf_ck_stranger;
+SELECT * FROM found();
+DROP VIEW trap_view;
+DROP TABLE trap_table;
+DROP FUNCTION spy(text), sly(int);
+DROP OWNED BY lf_ck_stranger, lf_ck_dba;
+DROP ROLE lf_ck_stranger, lf_ck_dba;
+
 SELECT unprotect('stock', drop_column => true), unprotect('"Odd table"'), unprotect('parts', drop_column => true);
 SELECT * FROM found();
 DROP SCHEMA check_test CASCADE;

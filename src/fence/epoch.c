@@ -11,54 +11,26 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/database.h"
 #include "base/shmem.h"
 #include "base/transaction.h"
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fence/entry.h"
 #include "fence/epoch.h"
+#include "fence/epoch_table.h"
 #include "fence/grants.h"
 #include "fence/mint.h"
 #include "fence/stamp.h"
 #include "port/atomics.h"
 #include "storage/lmgr.h"
 #include "storage/shmem.h"
-#include "utils/builtins.h"
-#include "utils/rel.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 /* Microseconds from 2000-01-01, PostgreSQL's own zero, to 2025-01-01 UTC. */
 #define START_OF_2025 (INT64CONST(9132) * USECS_PER_DAY)
-
-/* The columns of lease_fence.epochs. */
-enum
-{
-	COLUMN_ID = 1,
-	COLUMN_FLOOR,
-	COLUMN_SYSTEM_IDENTIFIER,
-	COLUMN_TIMELINE,
-	COLUMN_DATABASE_OID,
-	COLUMN_EXTENSION_OID
-};
-
-typedef struct Epoch
-{
-	int64		id;
-	int64		floor;
-	int64		system_identifier;
-	int32		timeline;
-	Oid			database;
-	Oid			extension;
-} Epoch;
 
 /*
  * floor is 0 until the epoch is confirmed; what it means is only good together
@@ -83,7 +55,7 @@ static int64 found_stamp = 0;
 static bool callback_registered = false;
 
 /* Worker: begun in a transaction that has not committed yet. */
-static Epoch begun;
+static LfEpoch begun;
 
 Size
 lf_epoch_shmem_size(void)
@@ -109,80 +81,12 @@ lf_epoch_shmem_init(void)
 	}
 }
 
-/* What an epoch of here and now remembers. */
-static void
-describe_present(Epoch *epoch)
-{
-	epoch->system_identifier = (int64) GetSystemIdentifier();
-	epoch->timeline = (int32) GetWALInsertionTimeLine();
-	epoch->database = MyDatabaseId;
-	epoch->extension = lf_catalog_required()->extension;
-}
-
-static bool
-is_present(const Epoch *epoch)
-{
-	Epoch		present;
-
-	describe_present(&present);
-	return epoch->system_identifier == present.system_identifier &&
-		epoch->timeline == present.timeline &&
-		epoch->database == present.database &&
-		epoch->extension == present.extension;
-}
-
-static int64
-int64_column(HeapTuple tuple, TupleDesc desc, int number)
-{
-	bool		isnull;
-
-	return DatumGetInt64(heap_getattr(tuple, number, desc, &isnull));
-}
-
-static Oid
-oid_column(HeapTuple tuple, TupleDesc desc, int number)
-{
-	bool		isnull;
-
-	return DatumGetObjectId(heap_getattr(tuple, number, desc, &isnull));
-}
-
-static bool
-read_last(Epoch *epoch)
-{
-	const LfCatalog *catalog = lf_catalog_required();
-	Relation	table = table_open(catalog->epochs, AccessShareLock);
-	Relation	index = index_open(catalog->epochs_index, AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	SysScanDesc scan = systable_beginscan_ordered(table, index, snapshot, 0, NULL);
-	HeapTuple	tuple = systable_getnext_ordered(scan, BackwardScanDirection);
-	bool		found = HeapTupleIsValid(tuple);
-
-	memset(epoch, 0, sizeof(*epoch));
-	if (found)
-	{
-		TupleDesc	desc = RelationGetDescr(table);
-
-		epoch->id = int64_column(tuple, desc, COLUMN_ID);
-		epoch->floor = int64_column(tuple, desc, COLUMN_FLOOR);
-		epoch->system_identifier = int64_column(tuple, desc, COLUMN_SYSTEM_IDENTIFIER);
-		epoch->timeline = (int32) oid_column(tuple, desc, COLUMN_TIMELINE);
-		epoch->database = oid_column(tuple, desc, COLUMN_DATABASE_OID);
-		epoch->extension = oid_column(tuple, desc, COLUMN_EXTENSION_OID);
-	}
-	systable_endscan_ordered(scan);
-	UnregisterSnapshot(snapshot);
-	index_close(index, AccessShareLock);
-	table_close(table, AccessShareLock);
-	return found;
-}
-
 /*
  * Floors grow along a history.  Ids would not do: a restore may have brought the
  * epochs of another one, with ids of its own.
  */
 static bool
-is_older(const Epoch *epoch, LfEpochState *state)
+is_older(const LfEpoch *epoch, LfEpochState *state)
 {
 	int64		floor = (int64) pg_atomic_read_u64(&state->floor);
 
@@ -207,7 +111,7 @@ raise_minted(LfEpochState *state, uint64 token)
  * backend that is late must not put an older one back.
  */
 static void
-publish(int database, const Epoch *epoch, int64 minted)
+publish(int database, const LfEpoch *epoch, int64 minted)
 {
 	LfEpochState *state = &states[database];
 
@@ -239,7 +143,7 @@ lf_epoch_confirmed(int64 *floor)
 	int			database = lf_database_mine();
 	const LfCatalog *catalog = lf_catalog();
 	LfEpochState *state;
-	Epoch		last;
+	LfEpoch		last;
 
 	if (database < 0 || catalog == NULL)
 		return false;
@@ -250,12 +154,12 @@ lf_epoch_confirmed(int64 *floor)
 		state->extension == catalog->extension)
 		return true;
 
-	if (!read_last(&last))
+	if (!lf_epoch_read_last(&last))
 	{
 		*floor = PG_INT64_MAX;
 		return true;
 	}
-	if (is_present(&last))
+	if (lf_epoch_is_present(&last))
 	{
 		publish(database, &last, lf_grants_last_token());
 		*floor = last.floor;
@@ -426,14 +330,14 @@ forget_stamp(int database, uint64 up_to)
 static LfEpochNeed
 look_at_need(int database, Oid extension, bool confirmed)
 {
-	Epoch		last;
+	LfEpoch		last;
 
 	if (confirmed)
 		return stamp_is_ahead(database, extension) ? LF_EPOCH_DUE : LF_EPOCH_GOOD;
-	if (!read_last(&last))
+	if (!lf_epoch_read_last(&last))
 		return pg_atomic_read_u32(&states[database].asked) != 0 ?
 			LF_EPOCH_DUE : LF_EPOCH_FIRST;
-	if (!is_present(&last))
+	if (!lf_epoch_is_present(&last))
 		return LF_EPOCH_DUE;
 	publish(database, &last, lf_grants_last_token());
 	return LF_EPOCH_GOOD;
@@ -464,39 +368,15 @@ lf_epoch_need(int database, Oid extension)
 	return need;
 }
 
-static void
-insert_epoch(const Epoch *epoch, const char *reason)
-{
-	Oid			types[] = {INT8OID, INT8OID, INT8OID, INT4OID, OIDOID, OIDOID, BYTEAOID, TEXTOID};
-	Datum		values[8];
-	bytea	   *nonce = palloc(VARHDRSZ + 16);
-
-	SET_VARSIZE(nonce, VARHDRSZ + 16);
-	if (!pg_strong_random(VARDATA(nonce), 16))
-		elog(ERROR, "could not generate random bytes for an epoch");
-	values[0] = Int64GetDatum(epoch->id);
-	values[1] = Int64GetDatum(epoch->floor);
-	values[2] = Int64GetDatum(epoch->system_identifier);
-	values[3] = Int32GetDatum(epoch->timeline);
-	values[4] = ObjectIdGetDatum(epoch->database);
-	values[5] = ObjectIdGetDatum(epoch->extension);
-	values[6] = PointerGetDatum(nonce);
-	values[7] = CStringGetTextDatum(reason);
-	SPI_execute_with_args("INSERT INTO lease_fence.epochs (id, floor, system_identifier, timeline,"
-						  " database_oid, extension_oid, nonce, begun_at, reason)"
-						  " VALUES ($1, $2, $3, $4, $5, $6, $7, pg_catalog.clock_timestamp(), $8)",
-						  8, types, values, NULL, false, 0);
-}
-
 int64
 lf_epoch_begin(int database, const char *reason)
 {
-	Epoch		last;
+	LfEpoch		last;
 
 	if (!lock_own_tables(RowExclusiveLock))
 		return 0;
-	read_last(&last);
-	describe_present(&begun);
+	lf_epoch_read_last(&last);
+	lf_epoch_describe_present(&begun);
 	begun.id = last.id + 1;
 	if (reason == NULL)
 		reason = last.id == 0 ? "the extension was created" :
@@ -508,7 +388,7 @@ lf_epoch_begin(int database, const char *reason)
 	begun.floor = Max(begun.floor, (int64) pg_atomic_read_u64(&states[database].stamp));
 	begun.floor = Max(begun.floor, lf_stamp_largest());
 	lf_mint_check_range(begun.floor);
-	insert_epoch(&begun, reason);
+	lf_epoch_insert(&begun, reason);
 	SPI_execute("UPDATE lease_fence.grants SET ended_at = pg_catalog.clock_timestamp(), how_ended = 'epoch'"
 				" WHERE ended_at IS NULL", false, 0);
 	SPI_finish();

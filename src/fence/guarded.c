@@ -10,18 +10,14 @@
 
 #include "access/htup_details.h"
 #include "access/relation.h"
-#include "base/catalog.h"
 #include "base/compat.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "fence/amount.h"
 #include "fence/check.h"
 #include "fence/guard.h"
-#include "fence/operation.h"
+#include "fence/guarded_call.h"
 #include "fence/present.h"
-#include "fence/protect.h"
 #include "fence/reject.h"
-#include "fence/statement.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -32,177 +28,6 @@ PG_FUNCTION_INFO_V1(lf_guarded_decrement);
 PG_FUNCTION_INFO_V1(lf_guarded_increment);
 PG_FUNCTION_INFO_V1(lf_guarded_insert);
 PG_FUNCTION_INFO_V1(lf_guarded_delete);
-
-/* One call, from its arguments to its answer. */
-typedef struct GuardedCall
-{
-	FunctionCallInfo fcinfo;
-	Relation	relation;
-	Trigger    *guard;
-	int64		token;			/* 0: none was given */
-	LfStatement statement;
-	LfColumns	key;
-	LfColumns	changes;
-	LfColumns	expected;
-	bool		impossible;		/* no row can meet the limit */
-	LfOperation operation;
-	const char *outcome;
-	Datum		answer;			/* jsonb, or numeric for the counters */
-	bool		has_answer;
-} GuardedCall;
-
-/* ---- arguments ---- */
-
-static bool
-is_null(const GuardedCall *call, int number)
-{
-	return call->fcinfo->args[number].isnull;
-}
-
-static void
-refuse_null(const char *argument)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("argument \"%s\" must not be NULL", argument)));
-}
-
-static void
-open_table(GuardedCall *call)
-{
-	Oid			relid;
-
-	if (is_null(call, 0))
-		refuse_null("relation");
-	relid = DatumGetObjectId(call->fcinfo->args[0].value);
-	lf_catalog_required();
-	call->relation = relation_open(relid, RowExclusiveLock);
-	call->statement.relation = call->relation;
-	if (call->relation->rd_rel->relkind == RELKIND_RELATION ||
-		call->relation->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
-		call->guard = lf_guard_find_trigger(call->relation);
-	else
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not a table", RelationGetRelationName(call->relation))));
-	if (call->guard == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" is not guarded", RelationGetRelationName(call->relation)),
-				 errhint("Its owner guards it with lease_fence.protect().")));
-}
-
-static void
-read_token(GuardedCall *call, int number)
-{
-	if (is_null(call, number))
-		return;
-	call->token = DatumGetInt64(call->fcinfo->args[number].value);
-	if (call->token <= 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"token\" must be positive: %lld", (long long) call->token)));
-}
-
-/* The text of an argument for the request's digest, or NULL. */
-static char *
-argument_text(GuardedCall *call, int number, PGFunction output)
-{
-	if (is_null(call, number))
-		return NULL;
-	return DatumGetCString(DirectFunctionCall1(output, call->fcinfo->args[number].value));
-}
-
-static void
-read_key(GuardedCall *call, int number)
-{
-	if (is_null(call, number))
-		refuse_null("key");
-	lf_columns_of_key(call->relation, TextDatumGetCString(call->fcinfo->args[number].value),
-					  &call->key);
-	call->statement.key = &call->key;
-}
-
-static Jsonb *
-json_argument(GuardedCall *call, int number)
-{
-	return DatumGetJsonbP(call->fcinfo->args[number].value);
-}
-
-static void
-read_expected(GuardedCall *call, int number)
-{
-	if (is_null(call, number))
-		return;
-	lf_columns_of_json(call->relation, json_argument(call, number), "expected", true,
-					   &call->expected);
-	call->statement.expected = &call->expected;
-}
-
-/* Columns that a guarded function may not write. */
-static void
-check_writable(GuardedCall *call, const char *argument, AttrNumber number)
-{
-	Form_pg_attribute attribute = TupleDescAttr(RelationGetDescr(call->relation), number - 1);
-	const char *why = NULL;
-
-	if (strcmp(NameStr(attribute->attname),
-			   call->guard->tgargs[LF_GUARD_ARG_TOKEN_COLUMN]) == 0)
-		why = "It is the guard's token column.";
-	else if (attribute->attgenerated != '\0')
-		why = "It is a generated column.";
-	else if (call->statement.key != NULL && lf_columns_include(call->statement.key, number))
-		why = "It is part of the key.";
-	if (why != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"%s\" must not change the column \"%s\"", argument,
-						NameStr(attribute->attname)),
-				 errdetail_internal("%s", why)));
-}
-
-static void
-read_changes(GuardedCall *call, int number, const char *argument)
-{
-	if (is_null(call, number))
-		refuse_null(argument);
-	lf_columns_of_json(call->relation, json_argument(call, number), argument, false,
-					   &call->changes);
-	for (int i = 0; i < call->changes.count; i++)
-		check_writable(call, argument, call->changes.numbers[i]);
-	call->statement.changes = &call->changes;
-}
-
-static void
-read_counter(GuardedCall *call, int column, int amount, int limit, bool down)
-{
-	NameData   *name;
-	AttrNumber	number;
-	LfAmount	amounts;
-
-	if (is_null(call, column))
-		refuse_null("column_name");
-	if (is_null(call, amount))
-		refuse_null("amount");
-	name = DatumGetName(call->fcinfo->args[column].value);
-	number = get_attnum(RelationGetRelid(call->relation), NameStr(*name));
-	if (number <= 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"column_name\" names the column \"%s\", which table \"%s\" does not have",
-						NameStr(*name), RelationGetRelationName(call->relation))));
-	check_writable(call, "column_name", number);
-	lf_amount_for_column(TupleDescAttr(RelationGetDescr(call->relation), number - 1), down,
-						 DatumGetNumeric(call->fcinfo->args[amount].value),
-						 is_null(call, limit) ? NULL :
-						 DatumGetNumeric(call->fcinfo->args[limit].value),
-						 &amounts);
-	call->statement.counter = number;
-	call->statement.amount = amounts.amount;
-	call->statement.bound = amounts.bound;
-	call->statement.bounded = amounts.bounded;
-	call->impossible = amounts.never;
-}
 
 /* ---- the operation key ---- */
 
@@ -220,15 +45,13 @@ append_part(StringInfo request, const char *part)
  * rest of the arguments as text, without the token.
  */
 static bool
-was_applied(GuardedCall *call, int number, const char *function,
+was_applied(LfGuardedCall *call, int number, const char *function,
 			char **parts, int count)
 {
 	StringInfoData request;
 	Jsonb	   *earlier;
-	char	   *key = NULL;
+	char	   *key = lf_guarded_call_text(call, number, textout);
 
-	if (!is_null(call, number))
-		key = TextDatumGetCString(call->fcinfo->args[number].value);
 	initStringInfo(&request);
 	append_part(&request, function);
 	append_part(&request, get_namespace_name(RelationGetNamespace(call->relation)));
@@ -248,7 +71,7 @@ was_applied(GuardedCall *call, int number, const char *function,
 /* ---- running ---- */
 
 static void
-keep_answer(GuardedCall *call)
+keep_answer(LfGuardedCall *call)
 {
 	Form_pg_attribute attribute;
 	bool		isnull;
@@ -301,7 +124,7 @@ row_seen(Relation relation, const Bitmapset *selected)
 }
 
 static void
-check_given_token(GuardedCall *call)
+check_given_token(LfGuardedCall *call)
 {
 	LfWrite		write = {NULL, "write", NULL, NULL};
 	LfResource	resource;
@@ -316,7 +139,7 @@ check_given_token(GuardedCall *call)
 
 /* The counter's present value goes with not_met. */
 static void
-keep_counter(GuardedCall *call, HeapTuple row)
+keep_counter(LfGuardedCall *call, HeapTuple row)
 {
 	Form_pg_attribute attribute;
 	bool		isnull;
@@ -333,7 +156,7 @@ keep_counter(GuardedCall *call, HeapTuple row)
 
 /* Nothing was written: because there is no such row, or it did not meet. */
 static void
-explain_unwritten(GuardedCall *call)
+explain_unwritten(LfGuardedCall *call)
 {
 	LfStatement look;
 	HeapTuple	row;
@@ -364,7 +187,7 @@ explain_unwritten(GuardedCall *call)
 }
 
 static void
-execute(GuardedCall *call)
+execute(LfGuardedCall *call)
 {
 	SPI_connect();
 	if (!call->impossible && lf_statement_run(&call->statement, NULL) > 0)
@@ -379,7 +202,7 @@ execute(GuardedCall *call)
 
 /* The counters' value is of their column's type. */
 static Datum
-counter_as_numeric(GuardedCall *call)
+counter_as_numeric(LfGuardedCall *call)
 {
 	Oid			type = getBaseType(TupleDescAttr(RelationGetDescr(call->relation),
 												 call->statement.counter - 1)->atttypid);
@@ -399,7 +222,7 @@ counter_as_numeric(GuardedCall *call)
 
 /* What is stored under an operation key: any jsonb. */
 static Jsonb *
-answer_as_jsonb(GuardedCall *call)
+answer_as_jsonb(LfGuardedCall *call)
 {
 	JsonbValue	value;
 
@@ -421,7 +244,7 @@ answer_as_jsonb(GuardedCall *call)
 }
 
 static void
-run(GuardedCall *call)
+run(LfGuardedCall *call)
 {
 	int64		before = lf_present_begin_call(call->token);
 
@@ -442,7 +265,7 @@ run(GuardedCall *call)
 
 /* A replayed answer of a counter comes back as jsonb. */
 static void
-unpack_replayed(GuardedCall *call)
+unpack_replayed(LfGuardedCall *call)
 {
 	JsonbValue	value;
 
@@ -463,7 +286,7 @@ unpack_replayed(GuardedCall *call)
 }
 
 static Datum
-make_answer(GuardedCall *call)
+make_answer(LfGuardedCall *call)
 {
 	TupleDesc	desc;
 	Datum		values[2];
@@ -479,7 +302,7 @@ make_answer(GuardedCall *call)
 }
 
 static Datum
-run_or_replay(GuardedCall *call, int operation_key, const char *function,
+run_or_replay(LfGuardedCall *call, int operation_key, const char *function,
 			  char **parts, int count)
 {
 	if (was_applied(call, operation_key, function, parts, count))
@@ -489,36 +312,27 @@ run_or_replay(GuardedCall *call, int operation_key, const char *function,
 	return make_answer(call);
 }
 
-static void
-begin(GuardedCall *call, FunctionCallInfo fcinfo, LfStatementKind kind)
-{
-	memset(call, 0, sizeof(*call));
-	call->fcinfo = fcinfo;
-	call->statement.kind = kind;
-	open_table(call);
-}
-
 /* ---- the functions ---- */
 
 /* relation, key, changes, token, expected, operation_key */
 Datum
 lf_guarded_update(PG_FUNCTION_ARGS)
 {
-	GuardedCall call;
+	LfGuardedCall call;
 	char	   *parts[3];
 
-	begin(&call, fcinfo, LF_STATEMENT_UPDATE);
-	read_key(&call, 1);
-	read_changes(&call, 2, "changes");
+	lf_guarded_call_begin(&call, fcinfo, LF_STATEMENT_UPDATE);
+	lf_guarded_call_key(&call, 1);
+	lf_guarded_call_changes(&call, 2, "changes");
 	if (call.changes.count == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"changes\" changes nothing")));
-	read_token(&call, 3);
-	read_expected(&call, 4);
-	parts[0] = argument_text(&call, 1, textout);
-	parts[1] = argument_text(&call, 2, jsonb_out);
-	parts[2] = argument_text(&call, 4, jsonb_out);
+	lf_guarded_call_token(&call, 3);
+	lf_guarded_call_expected(&call, 4);
+	parts[0] = lf_guarded_call_text(&call, 1, textout);
+	parts[1] = lf_guarded_call_text(&call, 2, jsonb_out);
+	parts[2] = lf_guarded_call_text(&call, 4, jsonb_out);
 	return run_or_replay(&call, 5, "guarded_update", parts, 3);
 }
 
@@ -526,17 +340,17 @@ lf_guarded_update(PG_FUNCTION_ARGS)
 static Datum
 guarded_counter(FunctionCallInfo fcinfo, LfStatementKind kind, const char *function)
 {
-	GuardedCall call;
+	LfGuardedCall call;
 	char	   *parts[4];
 
-	begin(&call, fcinfo, kind);
-	read_key(&call, 1);
-	read_token(&call, 3);
-	read_counter(&call, 2, 4, 5, kind == LF_STATEMENT_DECREMENT);
-	parts[0] = argument_text(&call, 1, textout);
-	parts[1] = argument_text(&call, 2, nameout);
-	parts[2] = argument_text(&call, 4, numeric_out);
-	parts[3] = argument_text(&call, 5, numeric_out);
+	lf_guarded_call_begin(&call, fcinfo, kind);
+	lf_guarded_call_key(&call, 1);
+	lf_guarded_call_token(&call, 3);
+	lf_guarded_call_counter(&call, 2, 4, 5, kind == LF_STATEMENT_DECREMENT);
+	parts[0] = lf_guarded_call_text(&call, 1, textout);
+	parts[1] = lf_guarded_call_text(&call, 2, nameout);
+	parts[2] = lf_guarded_call_text(&call, 4, numeric_out);
+	parts[3] = lf_guarded_call_text(&call, 5, numeric_out);
 	return run_or_replay(&call, 6, function, parts, 4);
 }
 
@@ -556,13 +370,13 @@ lf_guarded_increment(PG_FUNCTION_ARGS)
 Datum
 lf_guarded_insert(PG_FUNCTION_ARGS)
 {
-	GuardedCall call;
+	LfGuardedCall call;
 	char	   *parts[1];
 
-	begin(&call, fcinfo, LF_STATEMENT_INSERT);
-	read_changes(&call, 1, "new_row");
-	read_token(&call, 2);
-	parts[0] = argument_text(&call, 1, jsonb_out);
+	lf_guarded_call_begin(&call, fcinfo, LF_STATEMENT_INSERT);
+	lf_guarded_call_changes(&call, 1, "new_row");
+	lf_guarded_call_token(&call, 2);
+	parts[0] = lf_guarded_call_text(&call, 1, jsonb_out);
 	return run_or_replay(&call, 3, "guarded_insert", parts, 1);
 }
 
@@ -570,14 +384,14 @@ lf_guarded_insert(PG_FUNCTION_ARGS)
 Datum
 lf_guarded_delete(PG_FUNCTION_ARGS)
 {
-	GuardedCall call;
+	LfGuardedCall call;
 	char	   *parts[2];
 
-	begin(&call, fcinfo, LF_STATEMENT_DELETE);
-	read_key(&call, 1);
-	read_token(&call, 2);
-	read_expected(&call, 3);
-	parts[0] = argument_text(&call, 1, textout);
-	parts[1] = argument_text(&call, 3, jsonb_out);
+	lf_guarded_call_begin(&call, fcinfo, LF_STATEMENT_DELETE);
+	lf_guarded_call_key(&call, 1);
+	lf_guarded_call_token(&call, 2);
+	lf_guarded_call_expected(&call, 3);
+	parts[0] = lf_guarded_call_text(&call, 1, textout);
+	parts[1] = lf_guarded_call_text(&call, 3, jsonb_out);
 	return run_or_replay(&call, 4, "guarded_delete", parts, 2);
 }

@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "base/compat.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
@@ -17,9 +18,15 @@
 #include "fence/stamp.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/resowner.h"
 #include "utils/syscache.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
+
+/* How long a worker reads one table, in milliseconds. */
+#define TABLE_TIMEOUT 10000
 
 /* Microseconds from 2000-01-01, PostgreSQL's own zero, to 2026-01-01 UTC. */
 #define START_OF_2026 (INT64CONST(9497) * USECS_PER_DAY)
@@ -78,7 +85,7 @@ run_query(const char *query)
 }
 
 int64
-lf_stamp_of_table(Oid relation, const char *column)
+lf_stamp_of_table(Oid relation, const char *column, int64 up_to)
 {
 	AttrNumber	number = get_attnum(relation, column);
 	char	   *schema = get_namespace_name(get_rel_namespace(relation));
@@ -86,6 +93,7 @@ lf_stamp_of_table(Oid relation, const char *column)
 	Oid			owner;
 	Oid			saved_user;
 	int			saved_context;
+	int			saved_settings;
 	int64		stamp;
 
 	/* Renamed, dropped or locked meanwhile: check() tells of what is left out. */
@@ -96,12 +104,48 @@ lf_stamp_of_table(Oid relation, const char *column)
 	GetUserIdAndSecContext(&saved_user, &saved_context);
 	SetUserIdAndSecContext(owner, saved_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
+	saved_settings = NewGUCNestLevel();
 	stamp = run_query(psprintf("SELECT pg_catalog.max(%s) FROM %s WHERE %s OPERATOR(pg_catalog.<=) %lld",
 							   quote_identifier(column),
 							   quote_qualified_identifier(schema, name),
 							   quote_identifier(column),
-							   (long long) lf_stamp_plausible_max()));
+							   (long long) up_to));
+	AtEOXact_GUC(false, saved_settings);
 	SetUserIdAndSecContext(saved_user, saved_context);
+	return stamp;
+}
+
+/*
+ * One table of many: what goes wrong in it, and how long it takes, is its
+ * owner's business and must not keep a new epoch from beginning.  A table that
+ * is left out can have stamps above the floor: check() tells.
+ */
+static int64
+try_table(Oid relation, const char *column)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner resources = CurrentResourceOwner;
+	volatile int64 stamp = 0;
+
+	BeginInternalSubTransaction(NULL);
+	enable_timeout_after(STATEMENT_TIMEOUT, TABLE_TIMEOUT);
+	PG_TRY();
+	{
+		stamp = lf_stamp_of_table(relation, column, lf_stamp_plausible_max());
+		disable_timeout(STATEMENT_TIMEOUT, false);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		disable_timeout(STATEMENT_TIMEOUT, false);
+		MemoryContextSwitchTo(context);
+		EmitErrorReport();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = resources;
 	return stamp;
 }
 
@@ -124,7 +168,7 @@ lf_stamp_largest(void)
 		char	   *column = SPI_getvalue(guards->vals[i], guards->tupdesc, 2);
 
 		if (column != NULL)
-			largest = Max(largest, lf_stamp_of_table(relation, column));
+			largest = Max(largest, try_table(relation, column));
 	}
 	return largest;
 }

@@ -6,25 +6,23 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use Processes qw(token_of write_as sqlstate_of await_sql);
 use Test::More;
 
 our @EXPORT = qw(new_server with_shop token_of write_as state_of await await_epoch
   check_copy problems_in reload_until);
 
-# A server with lease_fence preloaded; further lines for postgresql.conf.
+# The same helpers, by the names that the tests of copies use.
+*state_of = \&sqlstate_of;
+*await = \&await_sql;
+
+# A server that runs, with lease_fence preloaded; as Processes::new_server.
 sub new_server
 {
 	my ($name, @conf) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
-	my %init = ();
+	my @init = @conf && ref $conf[0] ? shift @conf : ();
+	my $node = Processes::new_server($name, @init, 'max_prepared_transactions = 10', @conf);
 
-	%init = %{ shift @conf } if @conf && ref $conf[0];
-	$node->init(%init);
-	$node->append_conf('postgresql.conf',
-		join("\n", "shared_preload_libraries = 'lease_fence'",
-			"max_prepared_transactions = 10", @conf, ''));
 	$node->start;
 	return $node;
 }
@@ -42,51 +40,6 @@ sub with_shop
 		SELECT lease_fence.protect(relation => 'stock', resource => 'stock:{id}');
 	});
 	return;
-}
-
-# A detached lease's token.
-sub token_of
-{
-	my ($node, $database, $resource, $ttl) = @_;
-
-	$ttl //= '10min';
-	return $node->safe_psql($database,
-		"SELECT token FROM lease_fence.acquire(resource => '$resource', ttl => '$ttl', scope => 'detached', wait => '60s')"
-	);
-}
-
-# The SQLSTATE with which the statements fail, or '' when all is well.
-sub state_of
-{
-	my ($node, $database, $sql) = @_;
-	my $stderr = '';
-	my $status = $node->psql($database, $sql,
-		stderr => \$stderr,
-		on_error_stop => 1,
-		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-
-	return '' if $status == 0;
-	return $stderr =~ /(?:ERROR|FATAL):\s+([0-9A-Z]{5}):/ ? $1 : $stderr;
-}
-
-# Writes to stock:<id> under a token; as state_of.
-sub write_as
-{
-	my ($node, $database, $token, $id) = @_;
-
-	$id //= 1;
-	return state_of($node, $database,
-		"BEGIN; SET LOCAL lease_fence.token = '$token'; UPDATE stock SET n = n - 1 WHERE id = $id; COMMIT;"
-	);
-}
-
-sub await
-{
-	my ($node, $database, $sql, $expected) = @_;
-
-	return 1 if $node->poll_query_until($database, $sql, $expected // 't');
-	diag("gave up waiting for: $sql");
-	return 0;
 }
 
 # Nobody asks for anything here: the worker must come and begin it by itself.

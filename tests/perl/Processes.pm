@@ -12,13 +12,15 @@ use Test::More;
 our @EXPORT = qw(new_server token_of write_as sqlstate_of worker_pid await_worker
   await_no_worker await_sql with_extension stop_fast_is_quick has_test_points);
 
-# A server with lease_fence preloaded; further lines for postgresql.conf.
+# A server with lease_fence preloaded; further lines for postgresql.conf, after a
+# hash of what init() is to get, if there is one.
 sub new_server
 {
 	my ($name, @conf) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
+	my %init = @conf && ref $conf[0] ? %{ shift @conf } : ();
 
-	$node->init;
+	$node->init(%init);
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'lease_fence'");
 	$node->append_conf('postgresql.conf', $_) foreach @conf;
 	return $node;
