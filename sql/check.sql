@@ -162,6 +162,8 @@ SELECT * FROM seen;
 SELECT coalesce(nullif(current_setting('lf_ck.who', true), ''), 'nobody') AS left_behind_by;
 -- a table that its owner cannot read does not stop the rest
 REVOKE SELECT ON trap_table FROM lf_ck_stranger;
+-- Nor does such a table keep a new epoch from beginning.
+SELECT lease_fence.begin_epoch(reason => 'a table that its owner cannot read') > 0 AS begun;
 SELECT * FROM found();
 DROP VIEW trap_view;
 DROP TABLE trap_table;
