@@ -357,6 +357,7 @@ sub parse_signature
 		  if defined $default;
 		push @parsed, "$mode$name $type" . (defined $default ? " DEFAULT $default" : '');
 	}
+	$result =~ s/timestamp with time zone/timestamptz/g;
 	$result =~ s/\s+//g;
 	return join("\n", @parsed, "RETURNS $result");
 }
