@@ -12,7 +12,7 @@
 #   is repeated until it is).  Times, holders and tokens may be others, but a token that
 #   is shown twice must be the same one both times, also where it is typed.  What
 #   psql says to BEGIN, SET, COMMIT and ROLLBACK, and its counts of rows, may be
-#   left out;
+#   left out, and so may an error's CONTEXT;
 # - a block ```sh holds commands that are run in order, each ending with its line
 #   or going on behind a backslash, in an empty folder and with the environment of
 #   that server.  Each succeeds, or fails and says so behind "# fails: ".  Not run
@@ -33,6 +33,8 @@ use Time::HiRes qw(usleep);
 
 my $root = "$ENV{TESTDIR}/..";
 plan skip_all => 'the documentation is not here' unless -f "$root/README.md";
+
+delete $ENV{PGAPPNAME};	# psql is psql
 
 my $node;
 
@@ -293,6 +295,7 @@ foreach my $file (sort keys %text)
 				my $input = $typed =~ s/($token)/$pairs{$1} \/\/ $1/ger;
 				my ($said) = ask($sessions{$who} //= start_session($database), $input);
 
+				$said =~ s/^CONTEXT:.*\n//mg unless $shown =~ /^CONTEXT:/m;
 				for (my $tries = 0; $tries < 100 && essence($said) ne essence($shown)
 					&& $typed =~ /^SELECT .* FROM lease_fence\.(rejected_writes|grants|operations|stat|worker_status)\b/s; $tries++)
 				{
