@@ -439,6 +439,28 @@ while ($section =~ /^### (\w+)\n(.*?)(?=^### |\z)/msg)
 }
 is_deeply(\%documented_columns, \%columns, 'the columns of each view and table');
 
+# As GitHub makes anchors of headings.
+sub anchors
+{
+	return map { lc(s/[^\w\- ]//gr) =~ tr/ /-/r } $_[0] =~ /^#+ (.*)$/mg;
+}
+
+foreach my $file (sort keys %text)
+{
+	my $folder = $file =~ m{^(.*/)} ? $1 : '';
+	my @broken;
+
+	while ($text{$file} =~ /\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)/g)
+	{
+		my ($target, $anchor) = ($1 eq '' ? $file : "$folder$1", $2);
+		my $whole = $text{$target};
+
+		push @broken, $target . (defined $anchor ? "#$anchor" : '')
+		  if !-f "$root/$target" || defined $anchor && !grep { $_ eq $anchor } anchors($whole // '');
+	}
+	is("@broken", '', "$file: each link leads somewhere");
+}
+
 SKIP:
 {
 	skip 'the source is not here', 2 unless -f "$root/src/base/errors.h";
