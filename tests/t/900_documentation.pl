@@ -2,15 +2,24 @@
 #
 # In README.md and docs/*.md
 #
+# - each file has a server of its own, with an empty database "shop";
 # - a block ```sql holds statements that are run in order, each ending with its
-#   line, in one session of a database that is fresh for each file.  Each
-#   succeeds, or fails with the SQLSTATE of a comment "-- ERROR: LF001" behind it;
+#   line (what stands between two $$ is one), in one session.  Each succeeds, or
+#   fails with the SQLSTATE of a comment "-- ERROR: LF001" behind it;
 # - a block ```psql shows sessions of psql, named by their prompts (A=#, B=*#):
 #   what is typed there is run in the session of that name, and its output must
-#   be the one shown.  Times, holders and tokens may be others, but a token that
+#   be the one shown (a SELECT that reads what the worker writes in its own time
+#   is repeated until it is).  Times, holders and tokens may be others, but a token that
 #   is shown twice must be the same one both times, also where it is typed.  What
 #   psql says to BEGIN, SET, COMMIT and ROLLBACK, and its counts of rows, may be
-#   left out;
+#   left out, and so may an error's CONTEXT;
+# - a block ```sh holds commands that are run in order, each ending with its line
+#   or going on behind a backslash, in an empty folder and with the environment of
+#   that server.  Each succeeds, or fails and says so behind "# fails: ".  Not run
+#   is a block with sudo in it: it installs packages and restarts a service;
+# - a block ```conf holds lines of postgresql.conf, which the server must accept;
+# - a block ```log holds messages of the server log, which the source must have;
+# - a block ```ini is the configuration of another program, and only shown;
 # - in docs/reference.md a plain block that begins with lease_fence. is the
 #   signature of a function.
 use strict;
@@ -20,14 +29,27 @@ use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $root = "$ENV{TESTDIR}/..";
 plan skip_all => 'the documentation is not here' unless -f "$root/README.md";
 
-my $node = PostgreSQL::Test::Cluster->new('documentation');
-$node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'lease_fence'");
-$node->start;
+delete $ENV{PGAPPNAME};	# psql is psql
+
+my $node;
+
+sub start_server
+{
+	my ($name) = @_;
+
+	$node = PostgreSQL::Test::Cluster->new($name);
+	$node->init;
+	$node->append_conf('postgresql.conf',
+		"shared_preload_libraries = 'lease_fence'\nwal_level = logical\nmax_prepared_transactions = 10\n");
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE DATABASE shop');
+	return;
+}
 
 my %text = map { $_ => slurp_file("$root/$_") }
   ('README.md', map { s{^\Q$root\E/}{}r } sort glob "$root/docs/*.md");
@@ -95,6 +117,7 @@ sub statements
 	foreach my $line (split /\n/, $block)
 	{
 		$statement .= "$line\n";
+		next if ($statement =~ s/(\$\$)/$1/g) % 2;
 		next unless $line =~ /(;|^\\\w.*|\\g\w+( \w+)?)\s*(--.*)?$/;
 		push @statements, $statement;
 		$statement = '';
@@ -125,6 +148,15 @@ sub conversation
 		}
 	}
 	return @conversation;
+}
+
+# The commands of a block, each in one line.
+sub commands
+{
+	my ($block) = @_;
+
+	$block =~ s/\\\n\s*//g;
+	return grep { /\S/ && !/^#/ } split /\n/, $block;
 }
 
 # ---------------------------------------------------------------------------
@@ -175,12 +207,62 @@ sub pair_tokens
 # 1. The examples run
 # ---------------------------------------------------------------------------
 
+sub run_shell
+{
+	my ($folder, $command) = @_;
+	my ($expected) = $command =~ /\s# fails: (.*?)\s*$/;
+	my ($out, $err) = ('', '');
+	local %ENV = (%ENV, PGHOST => $node->host, PGPORT => $node->port);
+	my $done = IPC::Run::run([ 'sh', '-c', "cd '$folder' && $command" ],
+		'<', \undef, '>', \$out, '2>', \$err);
+
+	return ($done && !defined $expected || !$done && defined $expected && $err =~ /\Q$expected\E/,
+		$out . $err);
+}
+
+# Messages of the source, with what is put in left open.
+my @messages;
+foreach my $source (map { slurp_file($_) } glob "$root/src/*.c $root/src/*/*.c")
+{
+	push @messages, map { quotemeta =~ s/\\%(?:\\\.\\\*)?(?:ll)?[dsu]/.+/gr }
+	  map { s/\\(.)/$1/gr } $source =~ /errmsg\("((?:[^"\\]|\\.)*)"/g;
+}
+
+sub check_other
+{
+	my ($name, $language, $content) = @_;
+
+	foreach my $line (grep { /\S/ } split /\n/, $content)
+	{
+		if ($language eq 'conf')
+		{
+			my ($setting, $value) = $line =~ /^(\S+) = (?|'(.*)'|(\S+))(?:\s+#.*)?$/;
+
+			is($node->psql('postgres', "ALTER SYSTEM SET $setting = '$value'; ALTER SYSTEM RESET $setting"),
+				0, "$name: $line");
+		}
+		elsif ($language eq 'log')
+		{
+			my ($message) = $line =~ /^(?:LOG|WARNING):  (.*)$/;
+
+			ok(!@messages || grep({ $message =~ /^$_$/ } @messages), "$name: $line");
+		}
+		elsif ($language ne '' && $language ne 'ini')
+		{
+			fail("$name: nobody knows what to do with \"$language\"");
+			last;
+		}
+	}
+	return;
+}
+
 foreach my $file (sort keys %text)
 {
-	my $database = 'd' . ($file =~ s/\W/_/gr);
+	my $database = 'shop';
+	my $folder = PostgreSQL::Test::Utils::tempdir();
 	my (%sessions, %pairs);
 
-	$node->safe_psql('postgres', qq(CREATE DATABASE "$database"));
+	start_server($file =~ s/\W/_/gr);
 	my @blocks = blocks($text{$file});
 
 	cmp_ok(scalar(@blocks), '>', 0, "$file has examples") if $file ne 'docs/guarantees.md';
@@ -210,13 +292,33 @@ foreach my $file (sort keys %text)
 				my @untold = grep { !exists $pairs{$_} } $typed =~ /($token)/g;
 
 				is("@untold", '', "$title: its tokens were shown before");
-				my ($said) = ask($sessions{$who} //= start_session($database),
-					$typed =~ s/($token)/$pairs{$1} \/\/ $1/ger);
+				my $input = $typed =~ s/($token)/$pairs{$1} \/\/ $1/ger;
+				my ($said) = ask($sessions{$who} //= start_session($database), $input);
 
+				$said =~ s/^CONTEXT:.*\n//mg unless $shown =~ /^CONTEXT:/m;
+				for (my $tries = 0; $tries < 100 && essence($said) ne essence($shown)
+					&& $typed =~ /^SELECT .* FROM lease_fence\.(rejected_writes|grants|operations|stat|worker_status)\b/s; $tries++)
+				{
+					usleep(100_000);
+					($said) = ask($sessions{$who}, $input);
+				}
 				ok(pair_tokens(\%pairs, $shown, $said), "$title: the same tokens")
 				  or diag($said);
 				is(essence($said), essence($shown), $title) or diag($said);
 			}
+		}
+		elsif ($language eq 'sh' && $content !~ /\bsudo\b/)
+		{
+			foreach my $command (commands($content))
+			{
+				my ($done, $said) = run_shell($folder, $command);
+
+				ok($done, "$name: $command") or diag($said);
+			}
+		}
+		elsif ($language ne 'sh')
+		{
+			check_other($name, $language, $content);
 		}
 	}
 	foreach my $session (values %sessions)
@@ -224,12 +326,14 @@ foreach my $file (sort keys %text)
 		$session->{in} .= "\\q\n";
 		$session->{handle}->finish;
 	}
+	$node->stop;
 }
 
 # ---------------------------------------------------------------------------
 # 2. The reference is whole
 # ---------------------------------------------------------------------------
 
+start_server('reference');
 $node->safe_psql('postgres', 'CREATE EXTENSION lease_fence');
 
 sub query_rows
@@ -256,6 +360,7 @@ sub parse_signature
 		  if defined $default;
 		push @parsed, "$mode$name $type" . (defined $default ? " DEFAULT $default" : '');
 	}
+	$result =~ s/timestamp with time zone/timestamptz/g;
 	$result =~ s/\s+//g;
 	return join("\n", @parsed, "RETURNS $result");
 }
@@ -270,17 +375,20 @@ foreach my $block (blocks($reference))
 	$documented{$name} = parse_signature($arguments, $result // 'record');
 }
 
-# Those that return a trigger, or that a view calls, are not for calling.
+# Those that return a trigger, or that a view or check() calls, are not for calling.
 my %exists = map {
 	my ($name, $arguments, $result) = @$_;
 	$name => parse_signature($arguments, $result)
   } query_rows(
-	q(SELECT proname, pg_get_function_arguments(oid), pg_get_function_result(oid)
+	q{SELECT proname, pg_get_function_arguments(oid), pg_get_function_result(oid)
 	  FROM pg_proc p
 	  WHERE pronamespace = 'lease_fence'::regnamespace AND prorettype <> 'trigger'::regtype
 	    AND NOT EXISTS (SELECT FROM pg_depend d
 	                    WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
-	                      AND d.classid = 'pg_rewrite'::regclass)));
+	                      AND d.classid = 'pg_rewrite'::regclass)
+	    AND NOT EXISTS (SELECT FROM pg_proc c
+	                    WHERE c.pronamespace = p.pronamespace AND c.proname = 'check'
+	                      AND c.prosrc ~ ('(FROM|LATERAL) lease_fence[.]' || p.proname || '[(]'))});
 
 is_deeply(\%documented, \%exists, 'the signature of each function');
 foreach my $name (sort keys %exists)
@@ -330,6 +438,28 @@ while ($section =~ /^### (\w+)\n(.*?)(?=^### |\z)/msg)
 	$documented_columns{$name} = join ' ', $names =~ /`(\w+)`/g;
 }
 is_deeply(\%documented_columns, \%columns, 'the columns of each view and table');
+
+# As GitHub makes anchors of headings.
+sub anchors
+{
+	return map { lc(s/[^\w\- ]//gr) =~ tr/ /-/r } $_[0] =~ /^#+ (.*)$/mg;
+}
+
+foreach my $file (sort keys %text)
+{
+	my $folder = $file =~ m{^(.*/)} ? $1 : '';
+	my @broken;
+
+	while ($text{$file} =~ /\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)/g)
+	{
+		my ($target, $anchor) = ($1 eq '' ? $file : "$folder$1", $2);
+		my $whole = $text{$target};
+
+		push @broken, $target . (defined $anchor ? "#$anchor" : '')
+		  if !-f "$root/$target" || defined $anchor && !grep { $_ eq $anchor } anchors($whole // '');
+	}
+	is("@broken", '', "$file: each link leads somewhere");
+}
 
 SKIP:
 {
