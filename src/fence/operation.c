@@ -137,12 +137,12 @@ digest_request(LfOperation *operation, const char *request)
 }
 
 static void
-check_key(const char *key)
+check_key(const char *argument, const char *key)
 {
 	if (key[0] == '\0' || strlen(key) > LF_OPERATION_KEY_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"operation_key\" has %zu bytes", strlen(key)),
+				 errmsg("argument \"%s\" has %zu bytes", argument, strlen(key)),
 				 errhint("An operation key has 1 to %d bytes.", LF_OPERATION_KEY_MAX)));
 }
 
@@ -166,7 +166,7 @@ lf_operation_begin(LfOperation *operation, const char *key, Oid relation,
 	operation->relation = relation;
 	if (key == NULL)
 		return NULL;
-	check_key(key);
+	check_key("operation_key", key);
 	digest_request(operation, request);
 	lock_key(key);
 	if (!find_stored(key, &stored))
@@ -220,7 +220,7 @@ lf_operation(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"key\" must not be NULL")));
 	key = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	check_key(key);
+	check_key("key", key);
 	InitMaterializedSRF(fcinfo, 0);
 	if (!find_stored(key, &stored) || !lf_present_role_allowed(stored.role))
 		PG_RETURN_NULL();
