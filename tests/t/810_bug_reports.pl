@@ -279,8 +279,15 @@ sub waits
 	token_of($new, 'postgres', 'first');
 	check_copy($new, 'postgres', 'upgraded', $tokens{'stock:5'}, %tokens);
 	is($new->safe_psql('postgres', 'SELECT count(*) FROM lease_fence.epochs'), '2', 'upgraded: in an epoch of its own');
-	unlike(slurp_file($new->logfile), qr/PANIC|TRAP|terminated by signal/, 'upgraded: nothing crashed');
+
+	# As pg_upgrade starts it: nothing of ours is there, and guards stay shut.
 	$new->stop('fast');
+	command_ok([ 'pg_ctl', '-w', '-D', $new->data_dir, '-l', $new->logfile, '-o', '-b', 'start' ], 'started in binary upgrade mode');
+	is(state_of($new, 'postgres', 'UPDATE stock SET n = 0'), '55000', 'binary upgrade: guarded tables cannot be written');
+	is(state_of($new, 'postgres', "BEGIN; SET LOCAL lease_fence.bypass = 'x'; UPDATE stock SET n = 0; COMMIT"), '55000', '... nor by bypass');
+	is(state_of($new, 'postgres', "SELECT lease_fence.acquire('stock:1', scope => 'detached')"), '55000', 'binary upgrade: no lease');
+	command_ok([ 'pg_ctl', '-w', '-D', $new->data_dir, '-m', 'fast', 'stop' ], 'stopped');
+	unlike(slurp_file($new->logfile), qr/PANIC|TRAP|terminated by signal/, 'upgraded: nothing crashed');
 }
 
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP|terminated by signal/, 'nothing crashed');
