@@ -492,7 +492,7 @@ FROM pg_trigger t
 WHERE t.tgfoid = 'lease_fence.drop_replicated()'::regprocedure AND t.tgenabled NOT IN ('R', 'A')
 $check$;
 COMMENT ON FUNCTION lease_fence.check_catalogs() IS
-'the part of check() that reads no guarded table: the worker looks at it every minute';
+'the part of check() that reads no guarded table: the worker looks at it every minute, and when the configuration is reloaded';
 REVOKE ALL ON FUNCTION lease_fence.check_catalogs() FROM PUBLIC;
 
 CREATE FUNCTION lease_fence.check()

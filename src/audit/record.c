@@ -95,6 +95,7 @@ lf_audit_shmem_init(void)
 int64
 lf_audit_record_id(void)
 {
+	lf_shmem_require();
 	return (int64) pg_atomic_fetch_add_u64(&shared->next_id, 1);
 }
 

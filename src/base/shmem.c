@@ -21,12 +21,25 @@ lf_lwlock_request(void)
 	RequestNamedLWLockTranche(LF_TRANCHE, LF_LOCK_COUNT);
 }
 
+void
+lf_shmem_require(void)
+{
+	if (IsBinaryUpgrade)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lease_fence does not work in binary upgrade mode"),
+				 errdetail("pg_upgrade starts servers in this mode.")));
+}
+
 LWLock *
 lf_lwlock(int name)
 {
 	Assert(name >= 0 && name < LF_LOCK_COUNT);
 	if (locks == NULL)
+	{
+		lf_shmem_require();
 		locks = GetNamedLWLockTranche(LF_TRANCHE);
+	}
 	return &locks[name].lock;
 }
 

@@ -33,6 +33,13 @@ typedef enum LfLockName
 extern LWLock *lf_lwlock(int name);
 extern void lf_lwlock_request(void);
 
+/*
+ * A server that pg_upgrade has started has no shared memory of ours (see
+ * _PG_init): an ERROR there.  lf_lwlock calls it; who looks at a shared struct
+ * without a lock first does so itself.
+ */
+extern void lf_shmem_require(void);
+
 /* Place of this process in an array with one element per possible backend. */
 extern int	lf_backend_slot(void);
 

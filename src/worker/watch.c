@@ -66,7 +66,7 @@ collect(void *arg)
 }
 
 void
-lf_watch_pass(void)
+lf_watch_pass(bool soon)
 {
 	static LfClock due = 0;
 	LfClock		now = lf_clock_now();
@@ -75,7 +75,7 @@ lf_watch_pass(void)
 	char	   *problem;
 	bool		done;
 
-	if (now < due)
+	if (now < due && !soon)
 		return;
 	due = lf_clock_after(now, WATCH_EVERY);
 	done = lf_transaction_try("checking guards", collect, &found, &end, &problem);

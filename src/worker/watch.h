@@ -6,9 +6,10 @@
 #define LF_WORKER_WATCH_H
 
 /*
- * Worker, outside a transaction: now and then runs lease_fence.check(), and
- * logs what is new in it, and that it is gone, once each.
+ * Worker, outside a transaction: now and then, or soon, runs
+ * lease_fence.check(), and logs what is new in it, and that it is gone, once
+ * each.
  */
-extern void lf_watch_pass(void);
+extern void lf_watch_pass(bool soon);
 
 #endif							/* LF_WORKER_WATCH_H */

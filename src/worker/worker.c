@@ -83,7 +83,7 @@ typedef struct Worker
 	int			live;			/* leases, at the last sweep */
 	int		   *idle_pids;		/* sessions idle for too long */
 	int			idle_count;
-	bool		reloaded;		/* settings, since the last purge */
+	bool		reloaded;		/* settings, since the last pass */
 	bool		ends_left;		/* that are not in the table yet */
 } Worker;
 
@@ -359,8 +359,8 @@ pass(void)
 	if (!lf_notify_send(worker.database))
 		next = Min(next, lf_clock_now() + TICK_BUSY);
 	next = Min(next, lf_purge_pass(worker.database, worker.reloaded));
+	lf_watch_pass(worker.reloaded);
 	worker.reloaded = false;
-	lf_watch_pass();
 	return next;
 }
 
