@@ -85,6 +85,7 @@ lf_entry_read(const LfResource *resource, LfGrant *grant)
 bool
 lf_entry_next(Oid database, int *cursor, LfGrant *grant)
 {
+	lf_shmem_require();
 	while (*cursor < lf_slots_count())
 	{
 		LfSlot	   *slot = lf_slots_lock_number((*cursor)++, database, LW_SHARED);

@@ -217,6 +217,7 @@ end_of_transaction(XactEvent event, void *arg)
 void
 lf_epoch_raise_floor_at_commit(int64 stamp)
 {
+	lf_shmem_require();			/* now, and not in the middle of a commit */
 	if (!callback_registered)
 	{
 		RegisterXactCallback(end_of_transaction, NULL);

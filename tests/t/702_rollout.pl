@@ -62,7 +62,7 @@ for my $mode ('off', 'observe', 'enforce', 'observe', 'off', 'observe')
 	my $sum = $node->safe_psql('postgres', 'SELECT sum(n) FROM stock');
 	ok($node->poll_query_until('postgres', "SELECT sum(n) > $sum + 20 FROM stock"), "and they go on in mode $mode");
 }
-$load->signal('INT');
+$load->signal('TERM');
 $load->finish;
 is($node->safe_psql('postgres', 'SELECT count(*) FROM stock WHERE fence_token <> 0'), '0', 'no row got a stamp');
 
