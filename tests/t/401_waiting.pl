@@ -52,9 +52,11 @@ sub wait_for_waiters
 		);
 		wait_for_waiters('queue', ++$n);
 	}
-	is($dba->query(q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension'
-					 AND application_name LIKE 'w_'}),
-		'10', 'pg_stat_activity shows that ten sessions wait');
+	# each of them wakes up for a moment now and then
+	wait_until('ten sessions wait', sub {
+		$dba->query(q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension'
+					  AND application_name LIKE 'w_'}) eq '10' });
+	pass('pg_stat_activity shows that ten sessions wait');
 
 	my $asked = $node->safe_psql('postgres',
 		q{SELECT token IS NULL, retry_after > '0s' FROM lease_fence.try_acquire('queue', scope => 'detached')});
