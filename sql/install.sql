@@ -1,5 +1,6 @@
 -- CREATE EXTENSION and DROP EXTENSION, and the same session on both sides of them.
 \set ECHO none
+\set SHOW_CONTEXT never
 \getenv source PG_ABS_SRCDIR
 \set helper :source '/sql/include/fails.sql'
 \i :helper

@@ -84,6 +84,8 @@ my @settings = (
 # are overridden by its own.
 my $mild = join ' ', map { "-c $_" } (
 	'default_transaction_read_only=off', 'default_transaction_isolation=read\\ committed',
+	# a parallel worker would begin with the hostile ones
+	'max_parallel_workers_per_gather=0',
 	'statement_timeout=0', 'lock_timeout=0', 'idle_in_transaction_session_timeout=0',
 	'idle_session_timeout=0', 'search_path=public', 'session_replication_role=origin',
 	'role=none', 'default_tablespace=', 'client_min_messages=notice', 'exit_on_error=off',

@@ -61,11 +61,14 @@ sub order_after_a_stop
 {
 	my ($order) = @_;
 	my $row = $order % ROWS + 1;
+	# under another name, so that its connection is not among those that are killed
 	return <<"SQL";
 \\unset outcome
+SET application_name = 'stopped';
 SELECT token FROM lease_fence.acquire('stock:$row', scope => 'detached', ttl => '200ms', wait => '60s') \\gset
 \\! (sleep 1; kill -CONT \$PPID) & kill -STOP \$PPID
 SELECT outcome FROM lease_fence.guarded_decrement('stock', '$row', 'n', token => :token, operation_key => 'order-$order') \\gset
+RESET application_name;
 \\echo $order :outcome
 SQL
 }
