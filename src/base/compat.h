@@ -23,6 +23,10 @@
 #error "lease_fence supports PostgreSQL 15 to 18"
 #endif
 
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
 #if PG_VERSION_NUM >= 170000
 
 #define LF_MY_LXID				(MyProc->vxid.lxid)

@@ -5,6 +5,7 @@
 #ifndef LF_BASE_RESOURCE_H
 #define LF_BASE_RESOURCE_H
 
+#include "base/compat.h"
 #include "common/hashfn.h"
 
 #define LF_RESOURCE_MAX 512
@@ -28,6 +29,15 @@ lf_resource_hash(const LfResource *resource)
 {
 	return hash_bytes((const unsigned char *) resource->name, resource->length)
 		^ murmurhash32(resource->database);
+}
+
+/* A name as our own tables have it, of the database that we are in. */
+static inline void
+lf_resource_of_text(LfResource *resource, const text *name)
+{
+	resource->database = MyDatabaseId;
+	resource->length = Min(VARSIZE_ANY_EXHDR(name), LF_RESOURCE_MAX);
+	memcpy(resource->name, VARDATA_ANY(name), resource->length);
 }
 
 static inline bool

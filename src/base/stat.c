@@ -40,10 +40,3 @@ lf_stat_read(int database, LfStat counter)
 	return database < 0 ? 0 :
 		pg_atomic_read_u64(&counters[database * LF_STAT_COUNT + counter]);
 }
-
-void
-lf_stat_reset(int database)
-{
-	for (int i = 0; i < LF_STAT_COUNT; i++)
-		pg_atomic_write_u64(&counters[database * LF_STAT_COUNT + i], 0);
-}

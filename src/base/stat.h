@@ -29,7 +29,4 @@ extern void lf_stat_shmem_init(void);
 extern void lf_stat_add(int database, LfStat counter, uint64 count);
 extern uint64 lf_stat_read(int database, LfStat counter);
 
-/* The database in that place is a new one. */
-extern void lf_stat_reset(int database);
-
 #endif							/* LF_BASE_STAT_H */

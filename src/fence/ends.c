@@ -84,9 +84,7 @@ read_resource(LfResource *resource)
 	text	   *name = DatumGetTextPP(SPI_getbinval(SPI_tuptable->vals[0],
 												   SPI_tuptable->tupdesc, 1, &isnull));
 
-	resource->database = MyDatabaseId;
-	resource->length = Min(VARSIZE_ANY_EXHDR(name), LF_RESOURCE_MAX);
-	memcpy(resource->name, VARDATA_ANY(name), resource->length);
+	lf_resource_of_text(resource, name);
 }
 
 void

@@ -91,9 +91,7 @@ read_names(HeapTuple tuple, TupleDesc desc, LfGrant *grant)
 	text	   *resource = DatumGetTextPP(column(tuple, desc, COLUMN_RESOURCE, &isnull));
 	bytea	   *holder = DatumGetByteaPP(column(tuple, desc, COLUMN_HOLDER, &isnull));
 
-	grant->resource.database = MyDatabaseId;
-	grant->resource.length = Min(VARSIZE_ANY_EXHDR(resource), LF_RESOURCE_MAX);
-	memcpy(grant->resource.name, VARDATA_ANY(resource), grant->resource.length);
+	lf_resource_of_text(&grant->resource, resource);
 	grant->holder.length = Min(VARSIZE_ANY_EXHDR(holder), LF_HOLDER_MAX);
 	memcpy(grant->holder.bytes, VARDATA_ANY(holder), grant->holder.length);
 }

@@ -236,19 +236,6 @@ lf_present_add(int64 token, bool named)
 	one->role_checked = false;
 }
 
-void
-lf_present_remove(int64 token)
-{
-	int			kept = 0;
-
-	for (int i = 0; i < presented_count; i++)
-	{
-		if (presented[i].token != token)
-			presented[kept++] = presented[i];
-	}
-	presented_count = kept;
-}
-
 int64
 lf_present_begin_call(int64 token)
 {

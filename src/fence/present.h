@@ -34,7 +34,6 @@ extern bool lf_present_role_allowed(Oid role);
  * puts the session's leases out of account.
  */
 extern void lf_present_add(int64 token, bool named);
-extern void lf_present_remove(int64 token);
 
 /*
  * A token that counts for one call only, beside the others.  Calls nest:

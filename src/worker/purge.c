@@ -111,9 +111,7 @@ purge_latest_grant(LatestWork *work, int64 token, text *name)
 {
 	LfResource	resource;
 
-	resource.database = MyDatabaseId;
-	resource.length = Min(VARSIZE_ANY_EXHDR(name), LF_RESOURCE_MAX);
-	memcpy(resource.name, VARDATA_ANY(name), resource.length);
+	lf_resource_of_text(&resource, name);
 	lf_entry_end(&resource, token, LF_OVER_LAPSED);
 	if (!lf_token_lock_exclusive(token))
 		return;
