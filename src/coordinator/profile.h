@@ -5,10 +5,11 @@
 #ifndef LF_COORDINATOR_PROFILE_H
 #define LF_COORDINATOR_PROFILE_H
 
-#include "base/resource.h"
+#include "coordinator/lock.h"
 
 typedef enum LfPolicy
 {
+	LF_POLICY_SINGLE,			/* one server of lease_fence_redis */
 	LF_POLICY_EXTERNAL			/* order handed out by others: import_grant */
 } LfPolicy;
 
@@ -17,6 +18,10 @@ typedef struct LfProfile
 	char	   *name;
 	char	   *prefix;
 	LfPolicy	policy;
+	Oid			server;			/* of policy single; invalid: it was dropped */
+	LfShape		shape;
+	bool		watch;
+	char	   *lock_key;		/* template of the key */
 	int64		ttl;			/* microseconds */
 	Oid		   *roles;
 	int			role_count;		/* -1: everybody */
@@ -28,6 +33,13 @@ typedef struct LfProfile
  * In a transaction; good until the next invalidation message.
  */
 extern const LfProfile *lf_profile_of(const LfResource *resource);
+
+/*
+ * The lock of a resource under a profile of policy single.  Raises 54000 if its
+ * key is longer than LF_LOCK_KEY_MAX, LF020 if the profile's server is gone.
+ */
+extern void lf_profile_lock(const LfProfile *profile, const LfResource *resource,
+							LfLock *lock);
 
 /*
  * Raises LF006 when leases of this profile are reserved to roles that the outer
