@@ -15,6 +15,7 @@
 
 #define NINETY_DAYS (90 * 86400)
 
+bool		lf_coordinators = true;
 int			lf_enforce = LF_ENFORCE_ON;
 int			lf_audit_retention = NINETY_DAYS;
 int			lf_grants_retention = NINETY_DAYS;
@@ -60,6 +61,15 @@ lf_settings_define(void)
 							 &lf_enforce,
 							 LF_ENFORCE_ON,
 							 enforce_options,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("lease_fence.coordinators",
+							 "Whether workers contact lock services.",
+							 "Off, leases under a profile of theirs cannot be had: for copies of a database that must not touch production's locks.",
+							 &lf_coordinators,
+							 true,
 							 PGC_SIGHUP,
 							 0,
 							 NULL, NULL, NULL);

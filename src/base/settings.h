@@ -18,6 +18,7 @@ typedef enum LfEnforce
 	LF_ENFORCE_OBSERVE
 } LfEnforce;
 
+extern bool lf_coordinators;
 extern int	lf_enforce;			/* LfEnforce */
 extern int	lf_audit_retention; /* seconds */
 extern int	lf_grants_retention;	/* seconds */

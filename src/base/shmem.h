@@ -21,6 +21,7 @@ typedef enum LfLockName
 	LF_LOCK_REQUESTS,			/* lease/request.c */
 	LF_LOCK_AUDIT,				/* audit/record.c */
 	LF_LOCK_OBSERVE,			/* audit/observe.c */
+	LF_LOCK_REDIS,				/* coordinator/redis_status.c */
 	LF_LOCK_ENTRIES,			/* fence/slots.c: first of the partitions */
 	LF_LOCK_COUNT = LF_LOCK_ENTRIES + LF_ENTRY_PARTITIONS
 } LfLockName;

@@ -19,6 +19,7 @@ typedef enum LfLockCall
 	LF_LOCK_TAKE,				/* if nobody has it, or `instead` has */
 	LF_LOCK_RENEW,				/* prolong, if that value has it */
 	LF_LOCK_CHECK,				/* only look */
+	LF_LOCK_VERIFY,				/* look, where a master is sure to answer */
 	LF_LOCK_RELEASE				/* if that value has it */
 } LfLockCall;
 

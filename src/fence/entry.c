@@ -49,6 +49,21 @@ lf_over_name(LfOver over)
 	return "?";					/* keep the compiler quiet */
 }
 
+const char *
+lf_coordinator_name(LfCoordinator coordinator)
+{
+	switch (coordinator)
+	{
+		case LF_COORDINATOR_EMBEDDED:
+			return "embedded";
+		case LF_COORDINATOR_EXTERNAL:
+			return "external";
+		case LF_COORDINATOR_REDIS:
+			return "redis";
+	}
+	return "?";					/* keep the compiler quiet */
+}
+
 bool
 lf_grant_is_live(const LfGrantState *state, LfClock now)
 {
@@ -112,6 +127,7 @@ set_over(LfSlot *slot, LfOver how)
 
 	state->over = how;
 	state->over_since = lf_clock_now();
+	state->barred = how == LF_OVER_REVOKED && state->adopted;
 	slot->grant.ended_at = GetCurrentTimestamp();
 	if (!state->loading && state->token != 0 && !slot->end_written)
 		lf_slots_list_end(slot);
@@ -210,6 +226,8 @@ lf_entry_extend(const LfResource *resource, int64 token, int64 ttl,
 	if (slot == NULL)
 		return false;
 	now = lf_clock_now();
+	Assert(slot->grant.state.token != token ||
+		   slot->grant.state.coordinator != LF_COORDINATOR_REDIS);
 	if (slot->grant.state.token == token && lf_grant_is_live(&slot->grant.state, now))
 	{
 		LfGrantState *mine = &slot->grant.state;
@@ -222,6 +240,38 @@ lf_entry_extend(const LfResource *resource, int64 token, int64 ttl,
 	*state = slot->grant.state;
 	lf_slots_unlock(slot);
 	return done;
+}
+
+bool
+lf_entry_set_deadline(const LfResource *resource, int64 token, LfClock deadline)
+{
+	LfSlot	   *slot = lf_slots_lock(resource, LW_EXCLUSIVE);
+	bool		done;
+
+	if (slot == NULL)
+		return false;
+	done = slot->grant.state.token == token &&
+		lf_grant_is_live(&slot->grant.state, lf_clock_now());
+	if (done)
+	{
+		if (deadline > slot->grant.state.deadline)
+			slot->grant.renewals++;
+		slot->grant.state.deadline = deadline;
+	}
+	lf_slots_unlock(slot);
+	return done;
+}
+
+void
+lf_entry_lift_bar(const LfResource *resource, int64 token)
+{
+	LfSlot	   *slot = lf_slots_lock(resource, LW_EXCLUSIVE);
+
+	if (slot == NULL)
+		return;
+	if (slot->grant.state.token == token)
+		slot->grant.state.barred = false;
+	lf_slots_unlock(slot);
 }
 
 void
@@ -324,7 +374,7 @@ sweep_slot(LfSlot *slot, LfClock now, LfOwnerCheck alive, int *live)
 		return LF_CLOCK_NEVER;
 	}
 	(*live)++;
-	if (!state->watchdog)
+	if (!state->watchdog || state->coordinator == LF_COORDINATOR_REDIS)
 		return state->deadline;
 	if (state->deadline - now <= state->ttl - state->ttl / 3 &&
 		alive(state->owner, slot->grant.owner_pid, state->scope))

@@ -26,6 +26,14 @@ typedef enum LfScope
 	LF_SCOPE_DETACHED
 } LfScope;
 
+/* Who arbitrates the lease in time. */
+typedef enum LfCoordinator
+{
+	LF_COORDINATOR_EMBEDDED,	/* this database */
+	LF_COORDINATOR_EXTERNAL,	/* others, who order its grants by a number */
+	LF_COORDINATOR_REDIS
+} LfCoordinator;
+
 /* How a grant came to be over.  A deadline that passed is not written here. */
 typedef enum LfOver
 {
@@ -52,6 +60,9 @@ typedef struct LfGrantState
 	bool		draining;		/* a mint is at work: refuse everybody */
 	bool		loading;		/* the rest is not known yet */
 	bool		watchdog;		/* the worker prolongs it */
+	bool		adopted;		/* its lock was taken by others, in their way */
+	bool		barred;			/* revoked: its holder may not adopt again */
+	uint8		coordinator;	/* LfCoordinator */
 } LfGrantState;
 
 /* All of an entry: for the views, the errors' details and for loading. */
@@ -63,6 +74,7 @@ typedef struct LfGrant
 	TimestampTz granted_at;
 	TimestampTz ended_at;
 	int64		number;			/* by which others order it; -1: none */
+	uint64		nonce;			/* makes the value of its lock unique; 0: it has none */
 	uint64		ticket;			/* of the request it answered; 0: none */
 	int			owner_pid;
 	uint32		renewals;
@@ -70,6 +82,7 @@ typedef struct LfGrant
 
 extern const char *lf_scope_name(LfScope scope);
 extern const char *lf_over_name(LfOver over);
+extern const char *lf_coordinator_name(LfCoordinator coordinator);
 
 /* Why a write under a grant that is over is rejected. */
 extern LfReason lf_over_reason(LfOver over);
@@ -106,9 +119,21 @@ extern void lf_entry_cancel_load(const LfResource *resource);
  */
 extern bool lf_entry_end(const LfResource *resource, int64 token, LfOver how);
 
-/* Prolongs a live grant; LfGrantState afterwards.  False if it was not live. */
+/*
+ * Prolongs a live grant, whose time is not up to a lock service; LfGrantState
+ * afterwards.  False if it was not live.
+ */
 extern bool lf_entry_extend(const LfResource *resource, int64 token, int64 ttl,
 							LfGrantState *state);
+
+/*
+ * Worker: the deadline of a live grant, as its lock service says, be it earlier
+ * or later than before.  False if it was not live any more.
+ */
+extern bool lf_entry_set_deadline(const LfResource *resource, int64 token, LfClock deadline);
+
+/* Worker: the holder of a revoked grant may adopt again. */
+extern void lf_entry_lift_bar(const LfResource *resource, int64 token);
 
 /* The scope of a live grant that its session holds becomes wider, or was not. */
 extern void lf_entry_set_scope(const LfResource *resource, int64 token, LfScope scope);

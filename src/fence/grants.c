@@ -72,6 +72,14 @@ parse_scope(const char *text)
 	return LF_SCOPE_TRANSACTION;
 }
 
+static LfCoordinator
+parse_coordinator(const char *text)
+{
+	if (strcmp(text, "redis") == 0)
+		return LF_COORDINATOR_REDIS;
+	return strcmp(text, "external") == 0 ? LF_COORDINATOR_EXTERNAL : LF_COORDINATOR_EMBEDDED;
+}
+
 static LfOver
 parse_over(const char *text)
 {
@@ -132,14 +140,17 @@ read_grant(HeapTuple tuple, TupleDesc desc, LfGrant *grant)
 	grant->number = DatumGetInt64(column(tuple, desc, COLUMN_EXTERNAL_NUMBER, &isnull));
 	if (isnull)
 		grant->number = -1;
+	state->coordinator = parse_coordinator(TextDatumGetCString(column(tuple, desc, COLUMN_COORDINATOR, &isnull)));
 	read_end(tuple, desc, grant);
+	state->barred = state->over == LF_OVER_REVOKED && state->coordinator == LF_COORDINATOR_REDIS;
 
 	/*
 	 * Memory of the deadline is lost.  A transaction's or a session's grant
-	 * does not outlive it; a detached one runs its full ttl again, from when this
-	 * memory began.
+	 * does not outlive it, nor one whose lock service may have given it to
+	 * somebody else meanwhile; a detached one runs its full ttl again, from when
+	 * this memory began.
 	 */
-	if (state->scope == LF_SCOPE_DETACHED)
+	if (state->scope == LF_SCOPE_DETACHED && state->coordinator != LF_COORDINATOR_REDIS)
 		state->deadline = lf_clock_after(lf_entry_memory_since(), state->ttl);
 	else if (state->over == LF_OVER_NOT)
 	{

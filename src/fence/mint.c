@@ -189,18 +189,17 @@ bytes_datum(const char *bytes, int length)
 static void
 insert_grant(const LfGrant *grant)
 {
-	Oid			types[] = {INT8OID, TEXTOID, BYTEAOID, NAMEOID, TEXTOID, INTERVALOID, TIMESTAMPTZOID, INT8OID};
+	Oid			types[] = {INT8OID, TEXTOID, BYTEAOID, NAMEOID, TEXTOID, INTERVALOID, TIMESTAMPTZOID, INT8OID, TEXTOID};
 	char	   *role = GetUserNameFromId(grant->state.role, true);
-	Datum		values[8];
-	char		nulls[8] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
+	Datum		values[9];
+	char		nulls[9] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
 	NameData	role_name;
 
 	if (insert_plan == NULL)
 	{
 		insert_plan = SPI_prepare("INSERT INTO lease_fence.grants"
 								  " (token, resource, holder, coordinator, role, scope, ttl, granted_at, external_number)"
-								  " VALUES ($1, $2, $3, CASE WHEN $8 IS NULL THEN 'embedded' ELSE 'external' END,"
-								  " $4, $5, $6, $7, $8)",
+								  " VALUES ($1, $2, $3, $9, $4, $5, $6, $7, $8)",
 								  lengthof(types), types);
 		SPI_keepplan(insert_plan);
 	}
@@ -213,6 +212,7 @@ insert_grant(const LfGrant *grant)
 	values[5] = interval_datum(grant->state.ttl);
 	values[6] = TimestampTzGetDatum(grant->granted_at);
 	values[7] = Int64GetDatum(grant->number);
+	values[8] = CStringGetTextDatum(lf_coordinator_name(grant->state.coordinator));
 	if (grant->number < 0)
 		nulls[7] = 'n';
 	SPI_execute_plan(insert_plan, values, nulls, false, 0);
@@ -296,7 +296,8 @@ lf_mint_publish(LfMint *mint)
 {
 	LfGrantState *state = &mint->grant.state;
 
-	state->deadline = lf_clock_after(lf_clock_now(), state->ttl);
+	state->deadline = mint->until != 0 ? mint->until :
+		lf_clock_after(lf_clock_now(), state->ttl);
 	lf_entry_publish(&mint->grant);
 	LF_POINT("mint-published");
 	unlock(mint);

@@ -30,6 +30,7 @@ typedef struct LfBlocker
 typedef struct LfMint
 {
 	LfGrant		grant;			/* the new one; its token is set by the commit */
+	LfClock		until;			/* its deadline; 0: its ttl from when it is published */
 	LfGrantState old;			/* as it was at step 1 */
 	bool		old_end_written;
 	bool		begun;			/* step 1 is done */

@@ -13,6 +13,7 @@
 
 #include "base/compat.h"
 #include "lease/pending.h"
+#include "lease/remote.h"
 #include "utils/memutils.h"
 
 static dlist_head pending_list = DLIST_STATIC_INIT(pending_list);
@@ -64,8 +65,18 @@ attach_names(LfPending *pending)
 	return pending->segment != NULL;
 }
 
+static LfCoordinator
+coordinator_of(const LfRequest *request, const LfLock *lock)
+{
+	if (OidIsValid(lock->server))
+		return LF_COORDINATOR_REDIS;
+	return request->kind == LF_REQUEST_IMPORT ? LF_COORDINATOR_EXTERNAL :
+		LF_COORDINATOR_EMBEDDED;
+}
+
 static void
-describe_grant(LfPending *pending, LfMint *mint, const LfResource *resource)
+describe_grant(LfPending *pending, LfMint *mint, const LfResource *resource,
+			   const LfLock *lock, int64 ttl)
 {
 	const LfRequest *request = &pending->request;
 	LfGrant    *grant = &mint->grant;
@@ -76,7 +87,9 @@ describe_grant(LfPending *pending, LfMint *mint, const LfResource *resource)
 	grant->number = request->kind == LF_REQUEST_IMPORT ? request->number : -1;
 	grant->state.role = request->role;
 	grant->state.scope = request->scope;
-	grant->state.ttl = request->ttl;
+	grant->state.ttl = ttl;
+	grant->state.coordinator = coordinator_of(request, lock);
+	grant->state.adopted = request->kind == LF_REQUEST_ADOPT;
 	grant->state.watchdog = request->watchdog;
 	grant->state.owner = request->scope == LF_SCOPE_DETACHED ? -1 : pending->slot;
 	grant->owner_pid = request->scope == LF_SCOPE_DETACHED ? 0 : request->pid;
@@ -117,10 +130,18 @@ take_in(int slot, const LfRequest *request)
 		MemoryContextDelete(context);	/* it was withdrawn */
 		return;
 	}
+	pending->remotes = MemoryContextAllocZero(context, request->count * sizeof(LfRemote));
 	for (int i = 0; i < request->count; i++)
+	{
+		const LfRequestName *name = pending->segment == NULL ? NULL :
+			&lf_pending_names(pending)[i];
+		const LfLock *lock = name == NULL ? &request->lock : &name->lock;
+
 		describe_grant(pending, &pending->mints[i],
-					   pending->segment == NULL ? &request->resource :
-					   &lf_pending_names(pending)[i].resource);
+					   name == NULL ? &request->resource : &name->resource,
+					   lock, name == NULL ? request->ttl : name->ttl);
+		lf_remote_describe(pending, i, lock);
+	}
 	insert_by_ticket(pending);
 }
 
@@ -133,10 +154,8 @@ lf_pending_take_in(void)
 	if (known_tickets == NULL)
 		known_tickets = MemoryContextAllocZero(TopMemoryContext,
 											   MaxBackends * sizeof(uint64));
-	while (lf_request_next(MyDatabaseId, &slot, &request))
+	while (lf_request_next(MyDatabaseId, known_tickets, &slot, &request))
 	{
-		if (request.ticket == known_tickets[slot])
-			continue;
 		known_tickets[slot] = request.ticket;
 		take_in(slot, &request);
 	}
@@ -160,9 +179,13 @@ lf_pending_abandon(LfPending *pending)
 	if (pending->reserved > 0)
 		look_again = true;
 	for (int i = 0; i < pending->request.count; i++)
+	{
 		lf_mint_abandon(&pending->mints[i]);
+		lf_remote_give_back(&pending->remotes[i]);
+	}
 	pending->reserved = 0;
 	pending->ready = false;
+	pending->drain_waited = false;
 }
 
 void

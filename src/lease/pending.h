@@ -1,7 +1,7 @@
 /*
  * pending.h
  *		A request as the worker works on it: private to the queue's files, which
- *		are queue.c, pending.c, turn.c, finish.c and cycles.c.
+ *		are queue.c, pending.c, turn.c, remote.c, finish.c and cycles.c.
  */
 #ifndef LF_LEASE_PENDING_H
 #define LF_LEASE_PENDING_H
@@ -17,7 +17,9 @@ typedef struct LfPending
 	MemoryContext context;		/* of all that belongs to it */
 	dsm_segment *segment;		/* of several names; NULL: one */
 	LfMint	   *mints;			/* request.count of them */
+	struct LfRemote *remotes;	/* as many: what lock services say */
 	int			reserved;		/* the first so many are ours */
+	bool		drain_waited;	/* writers were in the way for some time */
 	bool		ready;			/* all drained: to be minted */
 	bool		committed;		/* minted: to be published */
 	bool		was_live;		/* revoke: the answer */

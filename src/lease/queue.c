@@ -30,7 +30,7 @@ lf_queue_is_asked(void)
 	int			slot = -1;
 
 	return !dlist_is_empty(lf_pending_all()) ||
-		lf_request_next(MyDatabaseId, &slot, &request);
+		lf_request_next(MyDatabaseId, NULL, &slot, &request);
 }
 
 bool
@@ -231,6 +231,6 @@ lf_queue_refuse(void)
 
 	while (!dlist_is_empty(lf_pending_all()))
 		lf_pending_refuse(lf_pending_of(dlist_head_node(lf_pending_all())), LF_ANSWER_NO_EXTENSION, NULL);
-	while (lf_request_next(MyDatabaseId, &slot, &request))
+	while (lf_request_next(MyDatabaseId, NULL, &slot, &request))
 		lf_request_answer(slot, request.ticket, LF_ANSWER_NO_EXTENSION, 0, NULL);
 }

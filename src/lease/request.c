@@ -133,7 +133,7 @@ lf_request_count(const LfResource *resource)
 }
 
 bool
-lf_request_next(Oid database, int *slot, LfRequest *copy)
+lf_request_next(Oid database, const uint64 *known, int *slot, LfRequest *copy)
 {
 	bool		found = false;
 
@@ -143,7 +143,8 @@ lf_request_next(Oid database, int *slot, LfRequest *copy)
 		const LfRequest *place = &requests->places[*slot];
 
 		if (place->database == database && place->state != LF_REQUEST_FREE &&
-			place->state != LF_REQUEST_ANSWERED)
+			place->state != LF_REQUEST_ANSWERED &&
+			(known == NULL || known[*slot] != place->ticket))
 		{
 			*copy = *place;
 			found = true;
@@ -217,6 +218,21 @@ lf_request_set_blocked(int slot, uint64 ticket, int64 token, LfBlocker blocker)
 	return place != NULL;
 }
 
+void
+lf_request_set_elsewhere(int slot, uint64 ticket, int64 left)
+{
+	LfRequest  *place;
+
+	lock(LW_EXCLUSIVE);
+	place = open_place(slot, ticket);
+	if (place != NULL)
+	{
+		place->elsewhere = true;
+		place->left = left;
+	}
+	unlock();
+}
+
 bool
 lf_request_answer(int slot, uint64 ticket, LfAnswer answer, int64 token,
 				  const char *message)
@@ -244,7 +260,7 @@ lf_request_fail_unfinished(Oid database, void (*failed) (uint64 ticket))
 	LfRequest	copy;
 	int			slot = -1;
 
-	while (lf_request_next(database, &slot, &copy))
+	while (lf_request_next(database, NULL, &slot, &copy))
 	{
 		if (copy.state == LF_REQUEST_QUEUED)
 			continue;

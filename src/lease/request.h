@@ -15,6 +15,7 @@
 #ifndef LF_LEASE_REQUEST_H
 #define LF_LEASE_REQUEST_H
 
+#include "coordinator/lock.h"
 #include "fence/entry.h"
 #include "fence/mint.h"
 #include "storage/dsm.h"
@@ -23,6 +24,8 @@ typedef enum LfRequestKind
 {
 	LF_REQUEST_ACQUIRE,
 	LF_REQUEST_IMPORT,
+	LF_REQUEST_ADOPT,
+	LF_REQUEST_RENEW,			/* of a grant whose time is up to a lock service */
 	LF_REQUEST_REVOKE,
 	LF_REQUEST_EPOCH
 } LfRequestKind;
@@ -41,9 +44,12 @@ typedef enum LfAnswer
 	LF_ANSWER_GRANTED,			/* revoke: it was live; epoch: token is the floor */
 	LF_ANSWER_NOTHING,			/* revoke: nobody had it */
 	LF_ANSWER_BUSY,				/* no_wait, and it is not to be had at once */
+	LF_ANSWER_NOT_HOLDER,		/* adopt: message says why */
+	LF_ANSWER_COORDINATOR,		/* the lock service cannot do it: message */
 	LF_ANSWER_OLDER,			/* import: a higher number has been imported */
 	LF_ANSWER_OTHER_ROLE,		/* import: it was another role that imported it */
-	LF_ANSWER_OVER,				/* import: this number's grant is over */
+	LF_ANSWER_OVER,				/* import: this number's grant is over; renew:
+								 * so is the token's */
 	LF_ANSWER_OWN_WAY,			/* the asker itself wrote under the older grant */
 	LF_ANSWER_CYCLE,			/* a cycle of waits */
 	LF_ANSWER_NO_ROOM,			/* lease_fence.max_leases */
@@ -70,14 +76,18 @@ typedef struct LfRequest
 	Oid			role;
 	LfHolder	holder;
 	int64		number;			/* import: by which others order it */
+	int64		renewed;		/* renew: the token */
 	int			count;			/* of resources */
 	LfResource	resource;		/* the first one; all of them in names */
+	LfLock		lock;			/* of that one, if a lock service has it */
 	dsm_handle	names;			/* LfRequestNames, if count > 1 */
 	char		reason[LF_REASON_LENGTH];	/* of a revocation or an epoch */
 
 	/* while BLOCKED, and after that for the messages */
 	int64		blocked_token;
 	LfBlocker	blocker;
+	bool		elsewhere;		/* somebody has it at its lock service, ... */
+	int64		left;			/* ... for so long; -1: not known */
 
 	LfAnswer	answer;
 	int64		token;			/* of the first resource; OLDER, OVER: the
@@ -89,6 +99,8 @@ typedef struct LfRequest
 typedef struct LfRequestName
 {
 	LfResource	resource;
+	LfLock		lock;
+	int64		ttl;
 	int64		token;
 } LfRequestName;
 
@@ -113,14 +125,16 @@ extern int	lf_request_add_idle(int *pids, int count, int64 longer);
 extern int	lf_request_count(const LfResource *resource);
 
 /*
- * Worker.  next: one by one the requests of a database, *slot from -1.  is_open:
- * nobody withdrew it.  set, answer: false if somebody did.
+ * Worker.  next: one by one the requests of a database, *slot from -1, but for
+ * those whose ticket is known (by slot; NULL: none is).  is_open: nobody withdrew
+ * it.  set, answer: false if somebody did.
  */
-extern bool lf_request_next(Oid database, int *slot, LfRequest *copy);
+extern bool lf_request_next(Oid database, const uint64 *known, int *slot, LfRequest *copy);
 extern bool lf_request_is_open(int slot, uint64 ticket);
 extern LfRequestState lf_request_state(int slot, uint64 ticket);
 extern bool lf_request_set_working(int slot, uint64 ticket);
 extern bool lf_request_set_blocked(int slot, uint64 ticket, int64 token, LfBlocker blocker);
+extern void lf_request_set_elsewhere(int slot, uint64 ticket, int64 left);
 extern bool lf_request_answer(int slot, uint64 ticket, LfAnswer answer, int64 token,
 							  const char *message);
 

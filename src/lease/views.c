@@ -59,7 +59,7 @@ put_lease(ReturnSetInfo *result, const LfGrant *grant)
 	values[0] = bytes_datum(grant->resource.name, grant->resource.length);
 	values[1] = Int64GetDatum(state->token);
 	values[2] = bytes_datum(grant->holder.bytes, grant->holder.length);
-	values[3] = CStringGetTextDatum(grant->number < 0 ? "embedded" : "external");
+	values[3] = CStringGetTextDatum(lf_coordinator_name(state->coordinator));
 	values[4] = CStringGetTextDatum(lf_scope_name(state->scope));
 	values[5] = CStringGetTextDatum(state_name(state, now));
 	values[6] = NameGetDatum(&role_name);

@@ -192,6 +192,7 @@ forget_database(Oid database)
 	if (index >= 0)
 		lf_epoch_forget(index);
 	lf_database_forget(database);
+	lf_redis_status_forget_database(database);
 }
 
 /* Ends all holds; the transaction is over. */

@@ -1,0 +1,19 @@
+/*
+ * redis_tls.h
+ *		TLS on a connection to Redis, where hiredis has it.
+ */
+#ifndef LF_COORDINATOR_REDIS_TLS_H
+#define LF_COORDINATOR_REDIS_TLS_H
+
+#include <hiredis/hiredis.h>
+
+#include "coordinator/redis_options.h"
+
+/*
+ * Starts TLS on a connected context; the handshake goes on while it is read and
+ * written.  The server's certificate must be one for the host of the options.
+ * NULL, or what is wrong.
+ */
+extern const char *lf_redis_tls_start(redisContext *context, const LfRedisOptions *options);
+
+#endif							/* LF_COORDINATOR_REDIS_TLS_H */
