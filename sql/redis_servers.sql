@@ -65,6 +65,9 @@ FROM (VALUES ('host', ''), ('host', ' '), ('host', 'a b'), ('host', 'localhost:6
              ('Host', 'localhost'), ('timeout', '1s'), ('username', 'default'), ('password', 'secret'))
      AS v (name, value);
 
+-- TLS: where the library has it, else refused for that reason.
+SELECT coalesce(server_option('tls', 'on'), '0A000') ~ '^0A000' AS tls_or_why_not;
+
 -- What does not go together.
 CALL fails($$CREATE SERVER rs_b FOREIGN DATA WRAPPER lease_fence_redis OPTIONS (socket '/run/r', host 'localhost')$$);
 CALL fails($$CREATE SERVER rs_b FOREIGN DATA WRAPPER lease_fence_redis OPTIONS (port '6379', socket '/run/r')$$);

@@ -234,6 +234,7 @@ lf_profile_of(const LfResource *resource)
 	{
 		CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
 		CacheRegisterSyscacheCallback(FOREIGNSERVEROID, invalidate_servers, (Datum) 0);
+		CacheRegisterSyscacheCallback(FOREIGNDATAWRAPPEROID, invalidate_servers, (Datum) 0);
 		callback_registered = true;
 	}
 	AcceptInvalidationMessages();

@@ -402,8 +402,7 @@ lf_redis_options_read(Oid server, LfRedisOptions *options)
 		return true;
 	ereport(WARNING,
 			(errcode(refusal.sqlstate),
-			 errmsg("server \"%s\" cannot be used", found->servername),
-			 errdetail_internal("%s.", refusal.message),
+			 errmsg("server \"%s\" cannot be used: %s", found->servername, refusal.message),
 			 errhint("%s", refusal.hint)));
 	return false;
 }
