@@ -18,8 +18,10 @@ OBJS = \
 	src/base/stat.o \
 	src/base/table.o \
 	src/base/transaction.o \
+	src/coordinator/lock_key.o \
 	src/coordinator/profile.o \
 	src/coordinator/profile_table.o \
+	src/coordinator/redis_options.o \
 	src/fence/amount.o \
 	src/fence/bypass.o \
 	src/fence/check.o \

@@ -303,6 +303,21 @@ COMMENT ON FUNCTION lease_fence.operation(text) IS
 'what became of an operation key? No row: it was not applied. For the role that used it';
 
 -- ---------------------------------------------------------------------------
+-- Lock services
+-- ---------------------------------------------------------------------------
+
+-- Called by CREATE and ALTER, which ask nobody's rights for it.
+CREATE FUNCTION lease_fence.redis_validator(options text[], catalog oid) RETURNS void
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_redis_validator';
+COMMENT ON FUNCTION lease_fence.redis_validator(text[], oid) IS
+'checks the options of servers of lease_fence_redis, and of their user mappings';
+REVOKE ALL ON FUNCTION lease_fence.redis_validator(text[], oid) FROM PUBLIC;
+
+CREATE FOREIGN DATA WRAPPER lease_fence_redis VALIDATOR lease_fence.redis_validator;
+COMMENT ON FOREIGN DATA WRAPPER lease_fence_redis IS
+'Redis servers that hand out leases. A server: host, port or socket, db, connect_timeout, command_timeout, tls, ca_file, set_events; the user mapping of its owner, or of PUBLIC: username, password';
+
+-- ---------------------------------------------------------------------------
 -- What the DBA reads
 -- ---------------------------------------------------------------------------
 
@@ -405,6 +420,14 @@ WITH guard AS (
     FROM pg_trigger t
     JOIN pg_class c ON c.oid = t.tgrelid
     WHERE t.tgfoid = 'lease_fence.guard()'::regprocedure
+), profile AS (
+    SELECT p.name, p.policy, n.server, w.fdwname AS wrapper,
+           p.system_identifier = (SELECT system_identifier FROM pg_control_system())
+           AND p.database_oid = (SELECT oid FROM pg_database WHERE datname = current_database()) AS here
+    FROM lease_fence.profiles p
+    CROSS JOIN LATERAL array_to_string(p.servers, ', ') AS n (server)
+    LEFT JOIN pg_foreign_server s ON s.srvname = n.server
+    LEFT JOIN pg_foreign_data_wrapper w ON w.oid = s.srvfdw
 )
 SELECT 'error', name, 'its guard is disabled: anybody can write it',
        'ALTER TABLE ' || name || ' ENABLE ALWAYS TRIGGER ' || quote_ident(tgname)
@@ -480,11 +503,17 @@ SELECT 'error', 'worker', 'the worker of this database is ' || worker || ', afte
 FROM lease_fence.worker_status
 WHERE worker <> 'running' AND (failures > 0 OR (worker = 'wanted' AND since < clock_timestamp() - '5 seconds'::interval))
 UNION ALL
-SELECT 'warning', 'profile ' || quote_ident(p.name), 'it was added in another system or database and is off here',
+SELECT 'warning', 'profile ' || quote_ident(name), 'it was added in another system or database and is off here',
        'drop it, and add it again if this copy is to use the same lock service'
-FROM lease_fence.profiles p
-WHERE p.system_identifier <> (SELECT system_identifier FROM pg_control_system())
-   OR p.database_oid <> (SELECT oid FROM pg_database WHERE datname = current_database())
+FROM profile WHERE NOT here
+UNION ALL
+SELECT 'error', 'profile ' || quote_ident(name), 'its server ' || quote_ident(server) || ' does not exist',
+       'create the server, or drop the profile and add it again'
+FROM profile WHERE here AND policy = 'single' AND wrapper IS NULL
+UNION ALL
+SELECT 'error', 'profile ' || quote_ident(name), 'its server ' || quote_ident(server) || ' is not one of lease_fence_redis',
+       'drop the profile, and add it again with another server'
+FROM profile WHERE here AND policy = 'single' AND wrapper <> 'lease_fence_redis'
 UNION ALL
 SELECT 'warning', t.tgrelid::regclass::text, 'its trigger ' || quote_ident(t.tgname) || ' does not fire for what a subscription brings',
        'ALTER TABLE ' || t.tgrelid::regclass::text || ' ENABLE REPLICA TRIGGER ' || quote_ident(t.tgname)

@@ -9,6 +9,7 @@
 
 #include "access/tupdesc.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_foreign_server.h"
 #include "catalog/pg_proc.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
@@ -108,6 +109,12 @@ lf_may_execute(Oid function, Oid role)
 	return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
 }
 
+static inline AclResult
+lf_may_use_server(Oid server, Oid role)
+{
+	return object_aclcheck(ForeignServerRelationId, server, role, ACL_USAGE);
+}
+
 #define lf_guc_malloc(size)		guc_malloc(LOG, (size))
 #else
 static inline bool
@@ -120,6 +127,12 @@ static inline bool
 lf_may_execute(Oid function, Oid role)
 {
 	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+}
+
+static inline AclResult
+lf_may_use_server(Oid server, Oid role)
+{
+	return pg_foreign_server_aclcheck(server, role, ACL_USAGE);
 }
 
 /* What a check hook puts into *extra is freed by guc.c with free(). */

@@ -3,7 +3,9 @@
  *		Profiles, as sessions see them.
  *
  * Runs in backends.  The profiles are read by a latest snapshot and cached;
- * adding and dropping one sends an invalidation of their table.
+ * adding and dropping one sends an invalidation of their table.  They name their
+ * servers, as a dump brings them; which ones these are now is looked up with them,
+ * and again when any server is changed.
  *
  * A profile remembers the system and the database in which it was added: in a
  * restored or copied one it is off until it is added again, so that a copy never
@@ -19,14 +21,18 @@
 #include "base/compat.h"
 #include "base/errors.h"
 #include "catalog/pg_type.h"
+#include "coordinator/lock_key.h"
 #include "coordinator/profile.h"
 #include "coordinator/profile_table.h"
+#include "coordinator/redis_options.h"
+#include "foreign/foreign.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 static LfProfile *profiles = NULL;
 static int	profile_count = 0;
@@ -40,6 +46,12 @@ invalidate(Datum arg, Oid relid)
 {
 	if (relid == InvalidOid || relid == cached_table)
 		cache_valid = false;
+}
+
+static void
+invalidate_servers(Datum arg, int cache, uint32 hash)
+{
+	cache_valid = false;
 }
 
 static void
@@ -61,6 +73,62 @@ read_roles(Datum roles, LfProfile *profile)
 	}
 }
 
+/* A word that this library does not know must not pass for another. */
+static void
+refuse_word(const LfProfile *profile, const char *column, const char *word)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("profile \"%s\" has an unknown %s: \"%s\"", profile->name, column, word),
+			 errhint("Drop the profile, and add it again.")));
+}
+
+static LfPolicy
+read_policy(const LfProfile *profile, const char *word)
+{
+	if (strcmp(word, "single") == 0)
+		return LF_POLICY_SINGLE;
+	if (strcmp(word, "external") != 0)
+		refuse_word(profile, "policy", word);
+	return LF_POLICY_EXTERNAL;
+}
+
+static LfShape
+read_shape(const LfProfile *profile, const char *word)
+{
+	if (strcmp(word, "redisson") == 0)
+		return LF_SHAPE_REDISSON;
+	if (strcmp(word, "string") != 0)
+		refuse_word(profile, "shape", word);
+	return LF_SHAPE_STRING;
+}
+
+/* The first, and only one. */
+static char *
+read_server_name(const LfProfile *profile, Datum servers)
+{
+	Datum	   *names;
+	bool	   *nulls;
+	int			count;
+
+	deconstruct_array(DatumGetArrayTypeP(servers), TEXTOID, -1, false, TYPALIGN_INT,
+					  &names, &nulls, &count);
+	if (count != 1 || nulls[0])
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("profile \"%s\" does not name exactly one server", profile->name),
+				 errhint("Drop the profile, and add it again.")));
+	return TextDatumGetCString(names[0]);
+}
+
+static char *
+column_text(HeapTuple tuple, TupleDesc desc, int column)
+{
+	bool		isnull;
+
+	return TextDatumGetCString(heap_getattr(tuple, column, desc, &isnull));
+}
+
 static void
 read_profile(HeapTuple tuple, TupleDesc desc, LfProfile *profile)
 {
@@ -69,8 +137,16 @@ read_profile(HeapTuple tuple, TupleDesc desc, LfProfile *profile)
 	Interval   *ttl;
 
 	profile->name = pstrdup(NameStr(*DatumGetName(heap_getattr(tuple, LF_PROFILE_NAME, desc, &isnull))));
-	profile->prefix = TextDatumGetCString(heap_getattr(tuple, LF_PROFILE_PREFIX, desc, &isnull));
-	profile->policy = LF_POLICY_EXTERNAL;
+	profile->prefix = column_text(tuple, desc, LF_PROFILE_PREFIX);
+	profile->policy = read_policy(profile, column_text(tuple, desc, LF_PROFILE_POLICY));
+	profile->server_name = NULL;
+	profile->server = InvalidOid;
+	if (profile->policy == LF_POLICY_SINGLE)
+		profile->server_name =
+			read_server_name(profile, heap_getattr(tuple, LF_PROFILE_SERVERS, desc, &isnull));
+	profile->shape = read_shape(profile, column_text(tuple, desc, LF_PROFILE_SHAPE));
+	profile->watch = DatumGetBool(heap_getattr(tuple, LF_PROFILE_WATCH, desc, &isnull));
+	profile->lock_key = column_text(tuple, desc, LF_PROFILE_LOCK_KEY);
 	ttl = DatumGetIntervalP(heap_getattr(tuple, LF_PROFILE_TTL, desc, &isnull));
 	profile->ttl = ttl->time;
 	roles = heap_getattr(tuple, LF_PROFILE_ROLES, desc, &isnull);
@@ -112,6 +188,19 @@ read_profiles(Oid oid)
 	table_close(table, AccessShareLock);
 }
 
+/* One of that name that is not of our wrapper is none. */
+static void
+find_server(LfProfile *profile)
+{
+	Oid			server;
+
+	if (profile->policy != LF_POLICY_SINGLE)
+		return;
+	server = get_foreign_server_oid(profile->server_name, true);
+	if (OidIsValid(server) && lf_redis_options_own(server))
+		profile->server = server;
+}
+
 /*
  * Read halfway, they would be the wrong ones: a resource of others would pass for
  * our own.
@@ -124,6 +213,8 @@ load_profiles(void)
 	PG_TRY();
 	{
 		read_profiles(cached_table);
+		for (int i = 0; i < profile_count; i++)
+			find_server(&profiles[i]);
 	}
 	PG_CATCH();
 	{
@@ -142,6 +233,8 @@ lf_profile_of(const LfResource *resource)
 	if (!callback_registered)
 	{
 		CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
+		CacheRegisterSyscacheCallback(FOREIGNSERVEROID, invalidate_servers, (Datum) 0);
+		CacheRegisterSyscacheCallback(FOREIGNDATAWRAPPEROID, invalidate_servers, (Datum) 0);
 		callback_registered = true;
 	}
 	AcceptInvalidationMessages();
@@ -159,6 +252,48 @@ lf_profile_of(const LfResource *resource)
 		}
 	}
 	return best;
+}
+
+static void
+refuse_no_lock(const LfResource *resource, const LfLock *lock)
+{
+	const char *pattern = lf_lock_key_is_none(lock->key, lock->key_length);
+
+	if (pattern != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("resource \"%.*s\" has no lock", resource->length, resource->name),
+				 errdetail("Its key would be \"%.*s\". Keys like \"%s\" are what libraries keep beside their locks.",
+						   lock->key_length, lock->key, pattern),
+				 errhint("Name the resource of the lock itself.")));
+}
+
+void
+lf_profile_lock(const LfProfile *profile, const LfResource *resource, LfLock *lock)
+{
+	int			length;
+
+	Assert(profile->policy == LF_POLICY_SINGLE);
+	if (!OidIsValid(profile->server))
+		ereport(ERROR,
+				(errcode(LF_ERRCODE_COORDINATOR),
+				 errmsg("server \"%s\" of profile \"%s\" is not there",
+						profile->server_name, profile->name),
+				 errdetail("Resource \"%.*s\". No server of foreign data wrapper \"%s\" has that name.",
+						   resource->length, resource->name, LF_REDIS_WRAPPER),
+				 errhint("Create the server, or drop the profile and add it again.")));
+	length = lf_lock_key_render(profile->lock_key, resource, lock->key);
+	if (length < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the lock key of resource \"%.*s\" has more than %d bytes",
+						resource->length, resource->name, LF_LOCK_KEY_MAX),
+				 errdetail("By profile \"%s\" it is \"%s\".", profile->name, profile->lock_key)));
+	lock->server = profile->server;
+	lock->shape = profile->shape;
+	lock->watch = profile->watch;
+	lock->key_length = length;
+	refuse_no_lock(resource, lock);
 }
 
 static bool

@@ -18,6 +18,7 @@ typedef struct LfProfile
 	char	   *name;
 	char	   *prefix;
 	LfPolicy	policy;
+	char	   *server_name;	/* of policy single, else NULL */
 	Oid			server;			/* of policy single; invalid: it was dropped */
 	LfShape		shape;
 	bool		watch;
@@ -36,7 +37,8 @@ extern const LfProfile *lf_profile_of(const LfResource *resource);
 
 /*
  * The lock of a resource under a profile of policy single.  Raises 54000 if its
- * key is longer than LF_LOCK_KEY_MAX, LF020 if the profile's server is gone.
+ * key is longer than LF_LOCK_KEY_MAX, 22023 if it is what libraries keep beside
+ * their locks, LF020 if the profile's server is gone.
  */
 extern void lf_profile_lock(const LfProfile *profile, const LfResource *resource,
 							LfLock *lock);

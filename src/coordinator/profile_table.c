@@ -2,7 +2,8 @@
  * profile_table.c
  *		SQL: add_profile, drop_profile.
  *
- * Runs in backends.  Everything is checked before anything is written.
+ * Runs in backends.  Everything is checked before anything is written, as far as
+ * its policy uses it.
  */
 #include "postgres.h"
 
@@ -16,11 +17,16 @@
 #include "base/table.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_type.h"
+#include "coordinator/lock_key.h"
+#include "coordinator/profile.h"
 #include "coordinator/profile_table.h"
+#include "coordinator/redis_options.h"
 #include "fmgr.h"
+#include "foreign/foreign.h"
 #include "base/arguments.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -50,17 +56,18 @@ check_length(const char *argument, const char *value, int max)
 				 errhint("It has 1 to %d.", max)));
 }
 
-static void
+static LfPolicy
 check_policy(const char *policy)
 {
 	if (strcmp(policy, "external") == 0)
-		return;
-	if (strcmp(policy, "single") == 0 || strcmp(policy, "all") == 0 ||
-		strcmp(policy, "quorum") == 0)
+		return LF_POLICY_EXTERNAL;
+	if (strcmp(policy, "single") == 0)
+		return LF_POLICY_SINGLE;
+	if (strcmp(policy, "all") == 0 || strcmp(policy, "quorum") == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("policy \"%s\" is not supported in this version", policy),
-				 errhint("Policy \"external\" is.")));
+				 errhint("Policies \"single\" and \"external\" are.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("argument \"policy\" is not allowed: \"%s\"", policy),
@@ -78,13 +85,49 @@ check_shape(const char *shape)
 }
 
 static void
-check_servers(ArrayType *servers)
+check_no_servers(ArrayType *servers)
 {
 	if (ArrayGetNItems(ARR_NDIM(servers), ARR_DIMS(servers)) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"servers\" must be empty under policy \"external\""),
 				 errdetail("The order is handed out by others, and imported with import_grant().")));
+}
+
+static char *
+the_server(ArrayType *servers)
+{
+	Datum	   *names;
+	bool	   *nulls;
+	int			count;
+
+	deconstruct_array(servers, TEXTOID, -1, false, TYPALIGN_INT, &names, &nulls, &count);
+	if (count != 1 || nulls[0])
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"servers\" must name one server under policy \"single\": %s",
+						OidOutputFunctionCall(F_ARRAY_OUT, PointerGetDatum(servers))),
+				 errhint("Make one with CREATE SERVER ... FOREIGN DATA WRAPPER %s.", LF_REDIS_WRAPPER)));
+	return TextDatumGetCString(names[0]);
+}
+
+/* Who may take leases there is the profile's matter; to name it takes USAGE. */
+static void
+check_one_server(ArrayType *servers)
+{
+	char	   *name = the_server(servers);
+	Oid			server = get_foreign_server_oid(name, false);
+	AclResult	may;
+
+	if (!lf_redis_options_own(server))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"servers\" names server \"%s\", which is not one of \"%s\"",
+						name, LF_REDIS_WRAPPER),
+				 errhint("Make one with CREATE SERVER ... FOREIGN DATA WRAPPER %s.", LF_REDIS_WRAPPER)));
+	may = lf_may_use_server(server, GetUserId());
+	if (may != ACLCHECK_OK)
+		aclcheck_error(may, OBJECT_FOREIGN_SERVER, name);
 }
 
 static void
@@ -114,6 +157,37 @@ announce_change(void)
 	CacheInvalidateRelcacheByRelid(lf_catalog_required()->profiles);
 }
 
+/* The unique indexes would say it less well; they are for who comes meanwhile. */
+static void
+check_new(const char *name, const char *prefix)
+{
+	Relation	table = table_open(lf_catalog_required()->profiles, AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(table);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan(table, InvalidOid, false, snapshot, 0, NULL);
+	HeapTuple	tuple;
+
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		bool		isnull;
+		Name		there = DatumGetName(heap_getattr(tuple, LF_PROFILE_NAME, desc, &isnull));
+
+		if (strcmp(NameStr(*there), name) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_UNIQUE_VIOLATION),
+					 errmsg("profile \"%s\" is there already", name),
+					 errhint("Drop it first, with lease_fence.drop_profile().")));
+		if (strcmp(TextDatumGetCString(heap_getattr(tuple, LF_PROFILE_PREFIX, desc, &isnull)), prefix) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_UNIQUE_VIOLATION),
+					 errmsg("prefix \"%s\" has a profile already: \"%s\"", prefix, NameStr(*there)),
+					 errhint("Drop that one first, with lease_fence.drop_profile().")));
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(table, AccessShareLock);
+}
+
 Datum
 lf_add_profile(PG_FUNCTION_ARGS)
 {
@@ -122,16 +196,24 @@ lf_add_profile(PG_FUNCTION_ARGS)
 	Datum		values[LF_PROFILE_COLUMNS];
 	bool		nulls[LF_PROFILE_COLUMNS] = {false};
 	char	   *name_text;
+	char	   *prefix;
 	NameData	name;
 
 	check_not_null(fcinfo, names, lengthof(names));
 	name_text = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	check_length("name", name_text, NAMEDATALEN - 1);
-	check_length("prefix", text_to_cstring(PG_GETARG_TEXT_PP(1)), LF_RESOURCE_MAX);
-	check_policy(text_to_cstring(PG_GETARG_TEXT_PP(3)));
-	check_servers(PG_GETARG_ARRAYTYPE_P(2));
+	prefix = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	check_length("prefix", prefix, LF_RESOURCE_MAX);
+	if (check_policy(text_to_cstring(PG_GETARG_TEXT_PP(3))) == LF_POLICY_SINGLE)
+	{
+		check_one_server(PG_GETARG_ARRAYTYPE_P(2));
+		lf_lock_key_check(text_to_cstring(PG_GETARG_TEXT_PP(5)));
+	}
+	else
+		check_no_servers(PG_GETARG_ARRAYTYPE_P(2));
 	check_shape(text_to_cstring(PG_GETARG_TEXT_PP(4)));
 	check_roles(fcinfo, 8);
+	check_new(name_text, prefix);
 
 	namestrcpy(&name, name_text);
 	values[LF_PROFILE_NAME - 1] = NameGetDatum(&name);

@@ -24,9 +24,15 @@ typedef struct LfRedisOptions
 	char		password[LF_REDIS_OPTION_LENGTH * 2];
 } LfRedisOptions;
 
+#define LF_REDIS_WRAPPER "lease_fence_redis"
+
+/* In a transaction: is it a server of our foreign data wrapper? */
+extern bool lf_redis_options_own(Oid server);
+
 /*
- * In a transaction.  False if there is no such server of lease_fence_redis.
- * The user mapping is that of the server's owner, else that of PUBLIC.
+ * In a transaction.  False if there is no such server of lease_fence_redis, or
+ * none that this library can use: then it warned.  The user mapping is that of
+ * the server's owner, else that of PUBLIC.
  */
 extern bool lf_redis_options_read(Oid server, LfRedisOptions *options);
 

@@ -31,13 +31,18 @@ $old->safe_psql(
 		token => $tokens{'stock:2'}, operation_key => 'order-2');
 	SELECT lease_fence.add_profile(name => 'etcd', prefix => 'etcd:', policy => 'external');
 	SELECT lease_fence.import_grant(resource => 'etcd:1', number => 41);
+	CREATE SERVER locks FOREIGN DATA WRAPPER lease_fence_redis OPTIONS (host 'redis', port '6380');
+	CREATE USER MAPPING FOR PUBLIC SERVER locks OPTIONS (password 'secret');
+	SELECT lease_fence.add_profile(name => 'jobs', prefix => 'job:', servers => '{locks}');
 });
 is(write_as($old, 'shop', 1), 'LF004', 'a write is rejected, and audited');
 $old->safe_psql('shop', 'DROP TABLE dropped');
 my $last = $old->safe_psql('shop', 'SELECT max(token) FROM lease_fence.grants');
 my $counts = q{SELECT (SELECT count(*) FROM lease_fence.rejected_writes),
 	(SELECT string_agg(key, ' ' ORDER BY key) FROM lease_fence.operations),
-	(SELECT string_agg(name, ' ') FROM lease_fence.profiles),
+	(SELECT string_agg(name || '=' || array_to_string(servers, ','), ' ' ORDER BY name) FROM lease_fence.profiles),
+	(SELECT string_agg(array_to_string(srvoptions || umoptions, ' '), ' ')
+	 FROM pg_foreign_server s JOIN pg_user_mapping ON umserver = s.oid),
 	(SELECT string_agg(relation || '=' || mode, ' ' ORDER BY relation::text) FROM lease_fence.guard_modes m
 	 WHERE EXISTS (SELECT FROM pg_class WHERE oid = m.relation)),
 	(SELECT count(*) FROM lease_fence.grants WHERE token <= } . $last . ')';
@@ -51,7 +56,7 @@ sub check_restored
 {
 	my ($node, $database, $what) = @_;
 
-	is($node->safe_psql($database, $counts), $kept, "$what: our tables' rows are as before");
+	is($node->safe_psql($database, $counts), $kept, "$what: our tables' rows, and Redis servers, are as before");
 	is($node->safe_psql($database, 'SELECT count(*) FROM lease_fence.guard_modes WHERE relation::text ~ \'^[0-9]+$\''),
 		'0', "$what: but for the mode of a table that was dropped");
 	is($node->safe_psql($database, 'SELECT string_agg(DISTINCT enabled, \' \') FROM lease_fence.guards'),
@@ -67,6 +72,8 @@ sub check_restored
 		),
 		'replayed',
 		"$what: an operation key keeps its answer");
+	like(problems_in($node, $database), qr/^profile jobs: it was added in another system/m, "$what: a profile is off")
+	  unless $database eq 'shop' && $node == $old;
 	return;
 }
 

@@ -375,7 +375,8 @@ foreach my $block (blocks($reference))
 	$documented{$name} = parse_signature($arguments, $result // 'record');
 }
 
-# Those that return a trigger, or that a view or check() calls, are not for calling.
+# Those that return a trigger, or that a view, check() or a foreign data wrapper calls,
+# are not for calling.
 my %exists = map {
 	my ($name, $arguments, $result) = @$_;
 	$name => parse_signature($arguments, $result)
@@ -386,6 +387,7 @@ my %exists = map {
 	    AND NOT EXISTS (SELECT FROM pg_depend d
 	                    WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
 	                      AND d.classid = 'pg_rewrite'::regclass)
+	    AND NOT EXISTS (SELECT FROM pg_foreign_data_wrapper WHERE fdwvalidator = p.oid)
 	    AND NOT EXISTS (SELECT FROM pg_proc c
 	                    WHERE c.pronamespace = p.pronamespace AND c.proname = 'check'
 	                      AND c.prosrc ~ ('(FROM|LATERAL) lease_fence[.]' || p.proname || '[(]'))});
@@ -422,6 +424,26 @@ while ($reference =~ /^\| `(lease_fence\.\w+)` \| `(.*?)` \| (\w+) \|/mg)
 	$documented_settings{$name} = ($default eq "''" ? '' : $default) . ", $who";
 }
 is_deeply(\%documented_settings, \%settings, 'each setting, its default and who sets it');
+
+# What the validator says to an option that there is none of.
+sub valid_options
+{
+	my ($catalog) = @_;
+	my (undef, undef, $said) = $node->psql('postgres',
+		"SELECT lease_fence.redis_validator('{nonsense=1}', '$catalog'::regclass)");
+
+	return $said =~ /context are: (.*)\.$/m ? $1 : $said;
+}
+
+foreach my $of (
+	[ 'Options of a server', 'pg_foreign_server' ],
+	[ 'Credentials', 'pg_user_mapping' ])
+{
+	my ($heading, $catalog) = @$of;
+	my ($table) = $reference =~ /^### \Q$heading\E\n(.*?)^##/ms;
+
+	is(join(', ', $table =~ /^\| `(\w+)` \|/mg), valid_options($catalog), "the reference: $heading");
+}
 
 my ($section) = $reference =~ /^## Views and tables\n(.*?)^## /ms;
 my %columns = map { $_->[0] => $_->[1] } query_rows(
