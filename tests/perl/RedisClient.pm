@@ -4,7 +4,7 @@
 #   $client->command('SET', "k\0", 'v');   # text, number, undef, or array
 #   $client->send(...); $client->answer;   # the same in two steps
 #
-# An error is the text "-ERR ...", with its minus.
+# An error is the text "-ERR ...": /^-[A-Z]/, which no number is.
 
 package RedisClient;
 

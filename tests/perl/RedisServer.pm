@@ -205,7 +205,7 @@ sub must
 {
 	my ($self, @words) = @_;
 	my $answer = $self->command(@words);
-	croak "@words: $answer" if defined $answer && $answer =~ /^-/;
+	croak "@words: $answer" if defined $answer && $answer =~ /^-[A-Z]/;
 	return $answer;
 }
 
