@@ -21,7 +21,15 @@ OBJS = \
 	src/coordinator/lock_key.o \
 	src/coordinator/profile.o \
 	src/coordinator/profile_table.o \
+	src/coordinator/redis_address.o \
+	src/coordinator/redis_call.o \
+	src/coordinator/redis_connection.o \
+	src/coordinator/redis_hint.o \
 	src/coordinator/redis_options.o \
+	src/coordinator/redis_script.o \
+	src/coordinator/redis_server.o \
+	src/coordinator/redis_status.o \
+	src/coordinator/redis_tls.o \
 	src/fence/amount.o \
 	src/fence/bypass.o \
 	src/fence/check.o \
@@ -56,6 +64,7 @@ OBJS = \
 	src/fence/truncate.o \
 	src/fence/value.o \
 	src/lease/acquire.o \
+	src/lease/adopt.o \
 	src/lease/ask.o \
 	src/lease/cycles.o \
 	src/lease/finish.o \
@@ -63,8 +72,11 @@ OBJS = \
 	src/lease/import.o \
 	src/lease/manage.o \
 	src/lease/pending.o \
+	src/lease/prolong.o \
 	src/lease/queue.o \
+	src/lease/remote.o \
 	src/lease/request.o \
+	src/lease/tracked.o \
 	src/lease/turn.o \
 	src/lease/views.o \
 	src/audit/record.o \
@@ -75,9 +87,11 @@ OBJS = \
 	src/worker/watch.o \
 	src/worker/launcher.o \
 	src/worker/purge.o \
+	src/worker/wait.o \
 	src/worker/worker.o
 
-PG_CPPFLAGS = -I$(srcdir)/src -DLF_VERSION='"$(EXTVERSION)"'
+# -Isrc: of a build in a folder of its own, what the build makes.
+PG_CPPFLAGS = -I$(srcdir)/src -Isrc -DLF_VERSION='"$(EXTVERSION)"'
 PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers -Wno-cast-function-type -std=gnu99
 
@@ -87,8 +101,36 @@ ISOLATION = $(patsubst tests/isolation/specs/%.spec,%,$(wildcard tests/isolation
 ISOLATION_OPTS = --inputdir=$(srcdir)/tests/isolation --load-extension=lease_fence
 
 PG_CONFIG ?= pg_config
+
+# TLS to Redis, where hiredis was built with it: 1.0 and later.
+SHLIB_LINK += -lhiredis
+LF_TLS_HEADERS := $(shell printf '\043include <%s>\n' \
+	stddef.h hiredis/hiredis.h hiredis/hiredis_ssl.h openssl/ssl.h | \
+	$$($(PG_CONFIG) --cc) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo yes)
+ifeq ($(LF_TLS_HEADERS),yes)
+PG_CPPFLAGS += -DLF_TLS
+SHLIB_LINK += -lhiredis_ssl -lssl -lcrypto
+endif
+
+# The scripts that Redis runs, as C: each begins with lock.lua.
+LUA_SCRIPTS = acquire renew check release
+LUA_FILES = $(patsubst %,$(srcdir)/src/lua/%.lua,lock $(LUA_SCRIPTS))
+LUA_HEADER = src/coordinator/redis_script_text.h
+EXTRA_CLEAN = $(LUA_HEADER)
+
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS knows no dependencies on headers unless the server was built with them.
-$(OBJS): $(wildcard $(srcdir)/src/*/*.h)
+$(OBJS): $(filter-out %/redis_script_text.h,$(wildcard $(srcdir)/src/*/*.h))
+
+src/coordinator/redis_script.o src/coordinator/redis_script.bc: $(LUA_HEADER)
+
+$(LUA_HEADER): $(LUA_FILES)
+	@mkdir -p $(@D)
+	(for name in $(LUA_SCRIPTS); do \
+		echo "static const char $${name}_lua[] =" && \
+		cat $(srcdir)/src/lua/lock.lua $(srcdir)/src/lua/$$name.lua | \
+			sed -e 's/[\\"]/\\&/g' -e 's/^/"/' -e 's/$$/\\n"/' && \
+		echo ";" || exit 1; \
+	done) >$@.new && mv $@.new $@

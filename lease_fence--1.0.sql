@@ -171,6 +171,20 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_acquire_all';
 COMMENT ON FUNCTION lease_fence.acquire_all(text[], interval, interval, text, text) IS
 'takes the leases of several resources, all or none, in one order for everybody. Read what a write depends on after this returned, in a later statement';
 
+CREATE FUNCTION lease_fence.adopt(
+    resource text, holder text, known_token bigint DEFAULT NULL,
+    OUT token bigint, OUT expires_in interval)
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_adopt';
+COMMENT ON FUNCTION lease_fence.adopt(text, text, bigint) IS
+'adopts a lock that its holder has taken with a library of its own: a new grant, or with known_token the same one, verified and extended. Read what a write depends on after this returned, in a later statement. Write SELECT * FROM adopt(...)';
+
+CREATE FUNCTION lease_fence.adopt(
+    resource text, holder bytea, known_token bigint DEFAULT NULL,
+    OUT token bigint, OUT expires_in interval)
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'lf_adopt';
+COMMENT ON FUNCTION lease_fence.adopt(text, bytea, bigint) IS
+'as adopt(text, text, bigint), for a holder that is any bytes';
+
 CREATE FUNCTION lease_fence.import_grant(
     resource text, number bigint, holder text DEFAULT NULL, ttl interval DEFAULT NULL,
     OUT token bigint, OUT expires_in interval)
@@ -347,11 +361,26 @@ COMMENT ON FUNCTION lease_fence.worker_state() IS
 REVOKE ALL ON FUNCTION lease_fence.worker_state() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION lease_fence.worker_state() TO pg_monitor;
 
+CREATE FUNCTION lease_fence.server_states(
+    OUT server name, OUT connected boolean, OUT events boolean,
+    OUT last_success timestamptz, OUT last_error text, OUT last_error_at timestamptz,
+    OUT back_off interval, OUT queue integer, OUT warning text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'lf_server_states';
+COMMENT ON FUNCTION lease_fence.server_states() IS
+'what this database''s worker knows of each server of its lock services';
+REVOKE ALL ON FUNCTION lease_fence.server_states() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION lease_fence.server_states() TO pg_monitor;
+
 CREATE VIEW lease_fence.worker_status AS
-    SELECT worker, pid, since, failures, epoch, floor, epoch_confirmed, audit_written, audit_logged
-    FROM lease_fence.worker_state();
+    SELECT w.worker, w.pid, w.since, w.failures, w.epoch, w.floor, w.epoch_confirmed,
+           w.audit_written, w.audit_logged,
+           s.server, s.connected, s.events, s.last_success, s.last_error, s.last_error_at,
+           s.back_off, s.queue, s.warning
+    FROM lease_fence.worker_state() w
+    LEFT JOIN lease_fence.server_states() s ON true;
 COMMENT ON VIEW lease_fence.worker_status IS
-'state of this database''s worker and of its epoch';
+'state of this database''s worker, of its epoch, and of each server of a lock service: one row a server, one without any';
 
 CREATE FUNCTION lease_fence.counters(
     OUT granted bigint, OUT mints bigint, OUT released bigint, OUT lapsed bigint,

@@ -102,6 +102,11 @@ lf_need() {
 	rm -f "$log"
 }
 
+# lf_need_to_build PACKAGE...: what every build takes, and those.
+lf_need_to_build() {
+	lf_need make gcc libc6-dev libhiredis-dev libssl-dev "$@"
+}
+
 # ---------------------------------------------------------------------------
 # PostgreSQL
 # ---------------------------------------------------------------------------
@@ -187,7 +192,7 @@ lf_build() {
 		return
 	fi
 	mkdir "$source"
-	tar -C "$LF_ROOT" --exclude=.git --exclude='*.o' --exclude='*.so' --exclude='*.bc' \
+	tar -C "$LF_ROOT" --exclude=.git --exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude='redis_script_text.h*' \
 		--exclude=.deps --exclude=tmp_check --exclude=./results --exclude=./output_iso \
 		-cf - . | tar -C "$source" --no-same-owner -xf -
 	! lf_is_root || chown -R "$LF_USER:" "$source"

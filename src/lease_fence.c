@@ -11,6 +11,7 @@
 #include "base/settings.h"
 #include "base/shmem.h"
 #include "base/stat.h"
+#include "coordinator/redis_status.h"
 #include "fence/bypass.h"
 #include "fence/entry.h"
 #include "fence/epoch.h"
@@ -40,6 +41,7 @@ request_shmem(void)
 	RequestAddinShmemSpace(lf_entry_shmem_size());
 	RequestAddinShmemSpace(lf_epoch_shmem_size());
 	RequestAddinShmemSpace(lf_request_shmem_size());
+	RequestAddinShmemSpace(lf_redis_status_shmem_size());
 	RequestAddinShmemSpace(lf_audit_shmem_size());
 	RequestAddinShmemSpace(lf_audit_observe_shmem_size());
 	lf_lwlock_request();
@@ -56,6 +58,7 @@ startup_shmem(void)
 	lf_entry_shmem_init();
 	lf_epoch_shmem_init();
 	lf_request_shmem_init();
+	lf_redis_status_shmem_init();
 	lf_audit_shmem_init();
 	lf_audit_observe_shmem_init();
 	LWLockRelease(AddinShmemInitLock);

@@ -64,17 +64,17 @@ lf_argument_resource(FunctionCallInfo fcinfo, int number, const char *argument,
 }
 
 int64
-lf_argument_token(FunctionCallInfo fcinfo, int number)
+lf_argument_token(FunctionCallInfo fcinfo, int number, const char *argument)
 {
 	int64		token;
 
 	if (PG_ARGISNULL(number))
-		refuse_null("token");
+		refuse_null(argument);
 	token = PG_GETARG_INT64(number);
 	if (token <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"token\" must be positive: %lld", (long long) token)));
+				 errmsg("argument \"%s\" must be positive: %lld", argument, (long long) token)));
 	return token;
 }
 

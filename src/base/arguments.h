@@ -14,7 +14,7 @@ extern void lf_argument_resource(FunctionCallInfo fcinfo, int number,
 								 const char *argument, LfResource *resource);
 extern void lf_argument_resource_text(text *value, const char *argument,
 									  LfResource *resource);
-extern int64 lf_argument_token(FunctionCallInfo fcinfo, int number);
+extern int64 lf_argument_token(FunctionCallInfo fcinfo, int number, const char *argument);
 
 /* Microseconds; 0 when it is NULL. */
 extern int64 lf_argument_ttl(FunctionCallInfo fcinfo, int number);

@@ -12,12 +12,14 @@
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_proc.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
@@ -84,6 +86,17 @@ lf_wait_event(uint32 *cached, const char *name)
 #if PG_VERSION_NUM < 180000
 #define pg_noreturn pg_attribute_noreturn()
 #endif
+
+/* For the rest of the process' life, or until it is freed. */
+static inline WaitEventSet *
+lf_create_wait_set(int events)
+{
+#if PG_VERSION_NUM >= 170000
+	return CreateWaitEventSet(NULL, events);
+#else
+	return CreateWaitEventSet(TopMemoryContext, events);
+#endif
+}
 
 /* The n-th backend of the present snapshot of the activity, from 1. */
 static inline LocalPgBackendStatus *

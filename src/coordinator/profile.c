@@ -37,6 +37,7 @@
 static LfProfile *profiles = NULL;
 static int	profile_count = 0;
 static bool cache_valid = false;
+static uint64 generation = 1;
 static Oid	cached_table = InvalidOid;
 static MemoryContext cache_context = NULL;
 static bool callback_registered = false;
@@ -44,14 +45,23 @@ static bool callback_registered = false;
 static void
 invalidate(Datum arg, Oid relid)
 {
-	if (relid == InvalidOid || relid == cached_table)
-		cache_valid = false;
+	if (relid != InvalidOid && relid != cached_table)
+		return;
+	cache_valid = false;
+	generation++;
 }
 
 static void
 invalidate_servers(Datum arg, int cache, uint32 hash)
 {
 	cache_valid = false;
+	generation++;
+}
+
+uint64
+lf_profile_generation(void)
+{
+	return generation;
 }
 
 static void

@@ -35,6 +35,9 @@ typedef struct LfProfile
  */
 extern const LfProfile *lf_profile_of(const LfResource *resource);
 
+/* Another number when profiles, or their servers, may have changed. */
+extern uint64 lf_profile_generation(void);
+
 /*
  * The lock of a resource under a profile of policy single.  Raises 54000 if its
  * key is longer than LF_LOCK_KEY_MAX, 22023 if it is what libraries keep beside

@@ -138,7 +138,6 @@ describe_request(LfRequest *request, const Terms *terms)
 	request->no_wait = terms->no_wait;
 	request->scope = terms->scope;
 	request->watchdog = terms->ttl == 0 && terms->scope != LF_SCOPE_DETACHED;
-	request->ttl = terms->ttl > 0 ? terms->ttl : TTL_DEFAULT;
 	request->role = GetOuterUserId();
 	request->holder = terms->holder;
 	request->count = 1;
@@ -153,15 +152,26 @@ take(const LfResource *resource, int64 token, const Terms *terms)
 	lf_present_add(token, false);
 }
 
-/* A resource is handed out by one coordinator. */
+/*
+ * Who hands a resource out: its lock, if a lock service does, and for how long
+ * if the caller does not say.
+ */
 static void
-check_profile(const LfResource *resource)
+find_coordinator(const LfResource *resource, const Terms *terms, LfLock *lock, int64 *ttl)
 {
 	const LfProfile *profile = lf_profile_of(resource);
 
+	lock->server = InvalidOid;
+	*ttl = terms->ttl > 0 ? terms->ttl : TTL_DEFAULT;
 	if (profile == NULL)
 		return;
 	lf_profile_check_use(profile, resource);
+	if (profile->policy == LF_POLICY_SINGLE)
+	{
+		lf_profile_lock(profile, resource, lock);
+		*ttl = terms->ttl > 0 ? terms->ttl : profile->ttl;
+		return;
+	}
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("the lease of resource \"%.*s\" is handed out by others",
@@ -176,9 +186,9 @@ acquire_one(const LfResource *resource, const Terms *terms, LfRequest *request)
 {
 	int64		token = 0;
 
-	check_profile(resource);
 	describe_request(request, terms);
 	request->resource = *resource;
+	find_coordinator(resource, terms, &request->lock, &request->ttl);
 	if (terms->scope != LF_SCOPE_DETACHED)
 		token = lf_held_reenter(resource, &terms->holder, terms->scope, terms->ttl);
 	if (token != 0)
@@ -203,27 +213,29 @@ raise_not_available(const LfRequest *request)
 			 errhint("%s", lf_ask_who_is_in_the_way(request))));
 }
 
-/* How long the present grant still runs; -1: it does not. */
+/* How long the present grant still runs; -1: it does not, or nobody knows. */
 static int64
-time_left(const LfResource *resource)
+time_left(const LfResource *resource, const LfRequest *refused)
 {
 	LfGrantState state;
 	LfClock		now = lf_clock_now();
 
-	if (!lf_entry_look(resource, lf_resource_hash(resource), &state) ||
-		!lf_grant_is_live(&state, now))
-		return -1;
-	return state.deadline - now;
+	if (lf_entry_look(resource, lf_resource_hash(resource), &state) &&
+		lf_grant_is_live(&state, now))
+		return state.deadline - now;
+	if (refused != NULL && refused->elsewhere)
+		return refused->left;
+	return refused != NULL ? 0 : -1;
 }
 
 Datum
 lf_acquire_row(FunctionCallInfo fcinfo, const LfResource *resource, int64 token,
-			   bool with_retry)
+			   const LfRequest *refused)
 {
 	TupleDesc	desc;
 	Datum		values[3];
 	bool		nulls[3] = {true, true, true};
-	int64		left = time_left(resource);
+	int64		left = time_left(resource, token != 0 ? NULL : refused);
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
@@ -233,9 +245,9 @@ lf_acquire_row(FunctionCallInfo fcinfo, const LfResource *resource, int64 token,
 		values[1] = lf_interval_datum(Max(left, 0));
 		nulls[0] = nulls[1] = false;
 	}
-	else if (with_retry)
+	else if (left >= 0)
 	{
-		values[2] = lf_interval_datum(Max(left, 0));
+		values[2] = lf_interval_datum(left);
 		nulls[2] = false;
 	}
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
@@ -254,7 +266,7 @@ lf_acquire(PG_FUNCTION_ARGS)
 	token = acquire_one(&resource, &terms, &request);
 	if (token == 0)
 		raise_not_available(&request);
-	PG_RETURN_DATUM(lf_acquire_row(fcinfo, &resource, token, false));
+	PG_RETURN_DATUM(lf_acquire_row(fcinfo, &resource, token, NULL));
 }
 
 Datum
@@ -268,7 +280,7 @@ lf_try_acquire(PG_FUNCTION_ARGS)
 	lf_argument_resource(fcinfo, 0, "resource", &resource);
 	read_terms(fcinfo, 1, &terms);
 	token = acquire_one(&resource, &terms, &request);
-	PG_RETURN_DATUM(lf_acquire_row(fcinfo, &resource, token, true));
+	PG_RETURN_DATUM(lf_acquire_row(fcinfo, &resource, token, &request));
 }
 
 /* ---- several at once ---- */
@@ -361,6 +373,8 @@ ask_for_all(LfRequestName *names, int count, const Terms *terms, LfRequest *requ
 	describe_request(request, terms);
 	request->count = count;
 	request->resource = names[0].resource;
+	request->ttl = names[0].ttl;
+	memcpy(&request->lock, &names[0].lock, sizeof(LfLock));
 	if (count > 1)
 	{
 		segment = dsm_create(count * sizeof(LfRequestName), 0);
@@ -463,7 +477,7 @@ lf_acquire_all(PG_FUNCTION_ARGS)
 
 	read_terms(fcinfo, 1, &terms);
 	for (int i = 0; i < count; i++)
-		check_profile(&names[i].resource);
+		find_coordinator(&names[i].resource, &terms, &names[i].lock, &names[i].ttl);
 	InitMaterializedSRF(fcinfo, 0);
 	missing_count = reenter_all(names, count, &terms, missing);
 	if (missing_count > 0)

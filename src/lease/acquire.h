@@ -5,7 +5,7 @@
 #ifndef LF_LEASE_ACQUIRE_H
 #define LF_LEASE_ACQUIRE_H
 
-#include "base/resource.h"
+#include "lease/request.h"
 #include "fmgr.h"
 
 /* A holder like no other. */
@@ -16,6 +16,6 @@ extern void lf_acquire_check_isolation(void);
 
 /* The answer (token, expires_in [, retry_after]); token 0: not to be had. */
 extern Datum lf_acquire_row(FunctionCallInfo fcinfo, const LfResource *resource,
-							int64 token, bool with_retry);
+							int64 token, const LfRequest *refused);
 
 #endif							/* LF_LEASE_ACQUIRE_H */

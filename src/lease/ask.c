@@ -54,8 +54,8 @@ lf_ask_require_primary(void)
 static void
 give_back(const LfRequest *last)
 {
-	if ((last->kind != LF_REQUEST_ACQUIRE && last->kind != LF_REQUEST_IMPORT) ||
-		last->answer != LF_ANSWER_GRANTED)
+	if ((last->kind != LF_REQUEST_ACQUIRE && last->kind != LF_REQUEST_IMPORT &&
+		 last->kind != LF_REQUEST_ADOPT) || last->answer != LF_ANSWER_GRANTED)
 		return;
 	if (last->count == 1)
 		lf_entry_end(&last->resource, last->token, LF_OVER_RELEASED);
@@ -239,6 +239,17 @@ raise_own_way(const LfRequest *request)
 			 errhint("Roll back first, then acquire the lease and start from the reads.")));
 }
 
+static void
+raise_coordinator(const LfRequest *request)
+{
+	ereport(ERROR,
+			(errcode(LF_ERRCODE_COORDINATOR),
+			 errmsg("the lock service of resource \"%.*s\" is not available",
+					request->resource.length, request->resource.name),
+			 errdetail("Nothing was granted: %s.", request->message),
+			 errhint("Leases that were granted before live until their deadlines. The view lease_fence.worker_status says how the server is.")));
+}
+
 /*
  * What no caller can go on after.
  */
@@ -253,7 +264,11 @@ raise_refusal(const LfRequest *request)
 		case LF_ANSWER_OLDER:
 		case LF_ANSWER_OTHER_ROLE:
 		case LF_ANSWER_OVER:
+		case LF_ANSWER_NOT_HOLDER:
 			return;
+		case LF_ANSWER_COORDINATOR:
+			raise_coordinator(request);
+			break;
 		case LF_ANSWER_OWN_WAY:
 			raise_own_way(request);
 			break;
@@ -366,7 +381,8 @@ lf_ask_who_is_in_the_way(const LfRequest *request)
 						request->blocker.pid, (long long) request->blocked_token);
 	if (!lf_entry_read(&request->resource, &grant) ||
 		!lf_grant_is_live(&grant.state, lf_clock_now()))
-		return "Others are in the queue before this session.";
+		return request->elsewhere ? "A client of its lock service has it." :
+			"Others are in the queue before this session.";
 	if (!may_know || grant.owner_pid == 0)
 		return psprintf("Token %lld has it. The view lease_fence.leases says more to its owner and to members of pg_monitor.",
 						(long long) grant.state.token);

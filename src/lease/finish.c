@@ -21,6 +21,7 @@
 #include "executor/spi.h"
 #include "fence/ends.h"
 #include "lease/pending.h"
+#include "lease/remote.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 
@@ -148,10 +149,32 @@ answer_granted(LfPending *pending)
 					 pending->mints[i].grant.state.token, LF_OVER_RELEASED);
 }
 
+/* A lock that is gone by now, or whose time is over. */
+static const LfRemote *
+find_lost(const LfPending *pending)
+{
+	for (int i = 0; i < pending->request.count; i++)
+	{
+		if (!lf_remote_is_granted(&pending->remotes[i]))
+			return &pending->remotes[i];
+	}
+	return NULL;
+}
+
+static void
+answer_lost(LfPending *pending, const LfRemote *lost)
+{
+	lf_request_answer(pending->slot, pending->request.ticket,
+					  lost->adopts ? LF_ANSWER_NOT_HOLDER : LF_ANSWER_COORDINATOR,
+					  0, "the lock was lost while its grant was made");
+}
+
 /* Step 4.  What was committed is published, if need be as over. */
 static void
 publish(LfPending *pending)
 {
+	const LfRemote *lost;
+
 	if (pending->request.kind == LF_REQUEST_REVOKE)
 	{
 		lf_pending_look_again();
@@ -160,19 +183,26 @@ publish(LfPending *pending)
 						  pending->was_live ? LF_ANSWER_GRANTED : LF_ANSWER_NOTHING, 0, NULL);
 		return;
 	}
+	lost = find_lost(pending);
 	for (int i = 0; i < pending->request.count; i++)
 	{
 		LfMint	   *mint = &pending->mints[i];
 
-		if (!lf_pending_is_open(pending))
+		if (lost != NULL || !lf_pending_is_open(pending))
 		{
 			mint->grant.state.over = LF_OVER_RELEASED;
 			lf_pending_look_again();
 		}
+		if (pending->remotes[i].lock != NULL)
+			mint->until = pending->remotes[i].deadline;
 		lf_mint_publish(mint);
+		lf_remote_hand_over(pending, i);
 	}
 	LF_POINT("mint-unanswered");
-	answer_granted(pending);
+	if (lost != NULL)
+		answer_lost(pending, lost);
+	else
+		answer_granted(pending);
 	LF_POINT("mint-answered");
 }
 

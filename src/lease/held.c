@@ -17,6 +17,7 @@
 #include "base/shmem.h"
 #include "fence/present.h"
 #include "lease/held.h"
+#include "lease/prolong.h"
 #include "storage/ipc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -120,7 +121,7 @@ lf_held_reenter(const LfResource *resource, const LfHolder *holder,
 		remove_held(one);
 		return 0;
 	}
-	if (ttl > 0 && !lf_entry_extend(resource, one->token, ttl, &state))
+	if (ttl > 0 && !lf_prolong(resource, one->token, ttl, &state))
 		return 0;
 	count_in(one, scope);
 	return one->token;

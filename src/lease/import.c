@@ -116,5 +116,5 @@ lf_import_grant(PG_FUNCTION_ARGS)
 				 errhint("%s", lf_ask_who_is_in_the_way(&request))));
 	raise_refused(&request, request.number);
 	lf_present_add(request.token, false);
-	PG_RETURN_DATUM(lf_acquire_row(fcinfo, &request.resource, request.token, false));
+	PG_RETURN_DATUM(lf_acquire_row(fcinfo, &request.resource, request.token, NULL));
 }

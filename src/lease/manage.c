@@ -21,6 +21,8 @@
 #include "base/arguments.h"
 #include "lease/ask.h"
 #include "lease/held.h"
+#include "lease/manage.h"
+#include "lease/prolong.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
@@ -62,13 +64,8 @@ require_epoch(void)
 				 errhint("Try again in a moment. The view lease_fence.worker_status and the server log say what the worker does.")));
 }
 
-/*
- * What is true of the token's grant now; raises LF004 for one that was never
- * minted here and LF006 for another role's.  False: the grant is not the
- * resource's latest in memory (superseded, or long over).
- */
-static bool
-find_grant(const char *call, int64 token, LfResource *resource, LfGrantState *state)
+bool
+lf_manage_find_grant(const char *call, int64 token, LfResource *resource, LfGrantState *state)
 {
 	LfGrant		grant;
 	bool		there;
@@ -154,13 +151,13 @@ lf_present(PG_FUNCTION_ARGS)
 Datum
 lf_renew(PG_FUNCTION_ARGS)
 {
-	int64		token = lf_argument_token(fcinfo, 0);
+	int64		token = lf_argument_token(fcinfo, 0, "token");
 	int64		ttl = lf_argument_ttl(fcinfo, 1);
 	LfResource	resource;
 	LfGrantState state;
 
-	if (!find_grant("renew()", token, &resource, &state) ||
-		!lf_entry_extend(&resource, token, ttl, &state))
+	if (!lf_manage_find_grant("renew()", token, &resource, &state) ||
+		!lf_prolong(&resource, token, ttl, &state))
 		raise_for("renew()", token, &resource, reason_of(token, &state), &state);
 	PG_RETURN_DATUM(lf_interval_datum(state.deadline - lf_clock_now()));
 }
@@ -168,12 +165,12 @@ lf_renew(PG_FUNCTION_ARGS)
 Datum
 lf_remaining(PG_FUNCTION_ARGS)
 {
-	int64		token = lf_argument_token(fcinfo, 0);
+	int64		token = lf_argument_token(fcinfo, 0, "token");
 	LfResource	resource;
 	LfGrantState state;
 	LfClock		now = lf_clock_now();
 
-	if (!find_grant("remaining()", token, &resource, &state) ||
+	if (!lf_manage_find_grant("remaining()", token, &resource, &state) ||
 		!lf_grant_is_live(&state, now))
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(lf_interval_datum(state.deadline - now));
@@ -182,11 +179,11 @@ lf_remaining(PG_FUNCTION_ARGS)
 Datum
 lf_release(PG_FUNCTION_ARGS)
 {
-	int64		token = lf_argument_token(fcinfo, 0);
+	int64		token = lf_argument_token(fcinfo, 0, "token");
 	LfResource	resource;
 	LfGrantState state;
 	bool		last = true;
-	bool		current = find_grant("release()", token, &resource, &state);
+	bool		current = lf_manage_find_grant("release()", token, &resource, &state);
 	bool		live = current && lf_grant_is_live(&state, lf_clock_now());
 
 	if (lf_held_release(token, &last) && !last)

@@ -42,14 +42,6 @@ ask(LfRemote *remote, LfLockCall call, const LfLockValue *instead)
 					   remote->question, answered);
 }
 
-/* Afterwards the next in the queue may have it. */
-static void
-released(const LfLockQuestion *question, const LfLockAnswer *answer)
-{
-	lf_remote_see(question, answer);
-	lf_remote_hint(question->lock->server, question->lock->key, question->lock->key_length);
-}
-
 void
 lf_remote_describe(LfPending *pending, int number, const LfLock *lock)
 {
@@ -393,7 +385,7 @@ answer_nobody(const LfLockQuestion *question, const LfLockAnswer *answer)
 {
 	if (question->call == LF_LOCK_TAKE &&
 		(answer->state == LF_LOCK_HELD || answer->state == LF_LOCK_UNKNOWN))
-		lf_coordinator_ask(LF_LOCK_RELEASE, question->lock, question->value, NULL, 0, 0, released);
+		lf_tracked_release(question->lock, question->value, answer->left);
 }
 
 static void
@@ -464,7 +456,7 @@ lf_remote_see(const LfLockQuestion *question, const LfLockAnswer *answer)
 				!contradicts(remote, question, answer))
 				continue;
 			remote->state = LF_REMOTE_LOST;
-			remote->found = LF_LOCK_OTHER;
+			remote->found = answer->state == LF_LOCK_ABSENT ? LF_LOCK_ABSENT : LF_LOCK_OTHER;
 		}
 	}
 }
@@ -523,7 +515,7 @@ lf_remote_give_back(LfRemote *remote)
 	if (remote->listening)
 		lf_coordinator_unlisten(remote->lock);
 	if (remote->ours && remote->state != LF_REMOTE_ASKED)
-		lf_coordinator_ask(LF_LOCK_RELEASE, remote->lock, &remote->value, NULL, 0, 0, released);
+		lf_tracked_release(remote->lock, &remote->value, remote->ttl);
 	remote->state = LF_REMOTE_IDLE;
 	remote->question = 0;		/* one that is under way meets nobody */
 	remote->ours = remote->listening = false;

@@ -15,6 +15,12 @@ extern void lf_tracked_install(void);
 
 extern void lf_tracked_add(const LfGrant *grant, const LfLock *lock);
 
+/*
+ * A lock of ours whose grant came to nothing: it is let go of, for as long as it
+ * may be there.
+ */
+extern void lf_tracked_release(const LfLock *lock, const LfLockValue *value, int64 ttl);
+
 /* A lease that was superseded: its lock is let go of, if it was ours. */
 extern void lf_tracked_remove(int64 token);
 

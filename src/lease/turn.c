@@ -17,6 +17,7 @@
 #include "fence/epoch.h"
 #include "lease/pending.h"
 #include "lease/queue.h"
+#include "lease/remote.h"
 
 /* How long entries may take to make room that are over by then. */
 #define ROOM_LIMIT		INT64CONST(200000)
@@ -25,6 +26,7 @@ typedef enum Reservation
 {
 	RESERVED,
 	MUST_WAIT,
+	ASKING,						/* its lock service has not answered yet */
 	NO_ROOM,
 	SETTLED						/* it has its answer */
 } Reservation;
@@ -120,11 +122,39 @@ compare_numbers(LfPending *pending, const LfResource *resource)
 	return SETTLED;
 }
 
+/*
+ * It is free here: is it at its lock service, if it has one?  A lock that is
+ * there, but for ever or for something else, is no lock to wait for.
+ */
+static Reservation
+reserve_remotely(LfPending *pending, int number, LfClock *next)
+{
+	const LfRemote *remote = &pending->remotes[number];
+
+	switch (lf_remote_take(pending, number, next))
+	{
+		case LF_REMOTE_IDLE:
+		case LF_REMOTE_ASKED:
+			return ASKING;
+		case LF_REMOTE_BUSY:
+			return MUST_WAIT;
+		case LF_REMOTE_GRANTED:
+			return RESERVED;
+		case LF_REMOTE_LOST:
+		case LF_REMOTE_REFUSED:
+			break;
+	}
+	lf_pending_refuse(pending, remote->adopts && remote->found != LF_LOCK_UNKNOWN ?
+					  LF_ANSWER_NOT_HOLDER : LF_ANSWER_COORDINATOR,
+					  lf_remote_finding(remote));
+	return SETTLED;
+}
+
 /* *next: when the wait may be over. */
 static Reservation
-reserve(LfPending *pending, LfMint *mint, LfClock *next)
+reserve(LfPending *pending, int number, LfClock *next)
 {
-	const LfResource *resource = &mint->grant.resource;
+	const LfResource *resource = &pending->mints[number].grant.resource;
 	LfClock		now = lf_clock_now();
 	LfGrantState state;
 
@@ -142,12 +172,14 @@ reserve(LfPending *pending, LfMint *mint, LfClock *next)
 	}
 	if (pending->request.kind == LF_REQUEST_IMPORT)
 		return compare_numbers(pending, resource);
+	if (pending->request.kind == LF_REQUEST_ADOPT)
+		return reserve_remotely(pending, number, next);
 	if (pending->request.kind != LF_REQUEST_ACQUIRE)
 		return RESERVED;
 	if (lf_grant_is_live(&state, now))
 	{
 		if (takes_over(pending, resource))
-			return RESERVED;
+			return reserve_remotely(pending, number, next);
 		*next = Min(*next, state.deadline);
 		return MUST_WAIT;
 	}
@@ -156,7 +188,7 @@ reserve(LfPending *pending, LfMint *mint, LfClock *next)
 		lf_pending_look_again();
 		return MUST_WAIT;
 	}
-	return RESERVED;
+	return reserve_remotely(pending, number, next);
 }
 
 /* ---- steps 1 and 2 ---- */
@@ -256,7 +288,7 @@ reserve_all(LfPending *pending, LfClock *next)
 {
 	while (pending->reserved < pending->request.count)
 	{
-		switch (reserve(pending, &pending->mints[pending->reserved], next))
+		switch (reserve(pending, pending->reserved, next))
 		{
 			case RESERVED:
 				pending->reserved++;
@@ -265,6 +297,8 @@ reserve_all(LfPending *pending, LfClock *next)
 				LF_POINT("request-waits");
 				if (pending->request.no_wait)
 					lf_pending_refuse(pending, LF_ANSWER_BUSY, NULL);
+				return false;
+			case ASKING:
 				return false;
 			case NO_ROOM:
 				await_room(pending, next);
@@ -304,13 +338,14 @@ drain_all(LfPending *pending, LfClock *next)
 	switch (drain_mints(pending, &blocked, next))
 	{
 		case LF_DRAIN_DONE:
-			pending->ready = true;
+			pending->ready = lf_remote_confirm(pending, next);
 			break;
 		case LF_DRAIN_OWN_WAY:
 			/* with the token under which the asker has written itself */
 			lf_pending_settle(pending, LF_ANSWER_OWN_WAY, blocked->old.token);
 			break;
 		case LF_DRAIN_BLOCKED:
+			pending->drain_waited = true;
 			if (pending->request.no_wait)
 				lf_pending_refuse(pending, LF_ANSWER_BUSY, NULL);
 			else if (blocked->blocker.pid == 0 && !TransactionIdIsValid(blocked->blocker.prepared))
@@ -325,7 +360,10 @@ drain_all(LfPending *pending, LfClock *next)
 void
 lf_turn_advance(LfPending *pending, LfClock *next)
 {
-	if (reserve_all(pending, next) && begin_all(pending, next))
+	if (pending->request.kind == LF_REQUEST_RENEW)
+		lf_remote_renew(pending, next);
+	else if (lf_remote_keep(pending, next) && reserve_all(pending, next) &&
+			 begin_all(pending, next))
 		drain_all(pending, next);
 }
 

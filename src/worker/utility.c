@@ -27,6 +27,7 @@
 #include "access/xlog.h"
 #include "base/compat.h"
 #include "base/database.h"
+#include "coordinator/redis_status.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"

@@ -36,6 +36,7 @@
 #include "fence/token_lock.h"
 #include "lease/queue.h"
 #include "lease/request.h"
+#include "lease/tracked.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -51,6 +52,7 @@
 #include "utils/timestamp.h"
 #include "worker/launcher.h"
 #include "worker/purge.h"
+#include "worker/wait.h"
 #include "worker/watch.h"
 #include "worker/worker.h"
 
@@ -88,7 +90,6 @@ typedef struct Worker
 } Worker;
 
 static Worker worker = {.database = -1};
-static uint32 wait_event = 0;
 
 static void
 detach_at_exit(int code, Datum arg)
@@ -169,6 +170,7 @@ start(Datum main_arg)
 
 	lf_audit_adopt(worker.database);
 	lf_queue_recover();
+	lf_tracked_install();
 	worker.recover_from = GetFlushRecPtr(NULL);
 	worker.idle_since = lf_clock_now();
 }
@@ -309,13 +311,17 @@ sweep(LfClock now)
 static LfClock
 serve_leases(void)
 {
-	LfClock		next = lf_queue_pass(worker.database);
+	LfClock		next;
 	int			ends;
 
+	lf_tracked_release_ended();
+	next = lf_queue_pass(worker.database);
 	if (lf_queue_wants_room())
 		worker.sweep_at = 0;
 	sweep(lf_clock_now());
 	next = Min(next, Max(worker.sweep_at, worker.last_sweep + SWEEP_APART));
+	lf_tracked_release_ended();
+	lf_tracked_pass(owner_is_alive, &next);
 	ends = lf_ends_write();
 	worker.ends_left = ends != 0;
 	if (ends > 0)
@@ -349,12 +355,15 @@ pass(void)
 	LfClock		next = lf_clock_now() + TICK;
 
 	pass_audit(&next);
+	lf_coordinator_refresh();
+	lf_coordinator_receive(&next);
 	if (!worker.recovered)
 		worker.recovered = lf_mint_recover(worker.recover_from);
 	if (!worker.recovered)
 		next = Min(next, lf_clock_now() + TICK_BUSY);
 	else if (epoch_is_ready(&next))
 		next = Min(next, serve_leases());
+	lf_coordinator_flush(&next);
 	lf_audit_answer(worker.database);
 	if (!lf_notify_send(worker.database))
 		next = Min(next, lf_clock_now() + TICK_BUSY);
@@ -393,6 +402,7 @@ leave_if_nobody_needs_us(bool installed)
 	LfClock		now = lf_clock_now();
 
 	if (installed && (worker.live > 0 || worker.ends_left || !lf_queue_is_empty() ||
+					  !lf_tracked_is_empty() ||
 					  lf_audit_busy(worker.database) || !worker.recovered))
 		worker.idle_since = now;
 	if (now - worker.idle_since < LINGER)
@@ -440,9 +450,6 @@ lf_worker_main(Datum main_arg)
 		if (next <= lf_clock_now())
 			continue;
 		pgstat_report_activity(STATE_IDLE, "waiting for work");
-		WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-				  Max(1, lf_clock_milliseconds_until(next, TICK / 1000)),
-				  lf_wait_event(&wait_event, "LeaseFenceWorker"));
-		ResetLatch(MyLatch);
+		lf_wait(Max(1, lf_clock_milliseconds_until(next, TICK / 1000)));
 	}
 }

@@ -1,0 +1,4 @@
+
+-- check: only looks.
+
+return { look(value) }
