@@ -95,6 +95,9 @@ extern void lf_coordinator_refresh(void);
 extern void lf_coordinator_receive(LfClock *next);
 extern void lf_coordinator_flush(LfClock *next);
 
+/* Closes all connections, with that as the answer to what is under way. */
+extern void lf_coordinator_disconnect(const char *reason);
+
 /* The sockets to wait for, and for what. */
 typedef struct LfSocket
 {

@@ -58,9 +58,21 @@ invalidate_servers(Datum arg, int cache, uint32 hash)
 	generation++;
 }
 
+static void
+register_callbacks(void)
+{
+	if (callback_registered)
+		return;
+	CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
+	CacheRegisterSyscacheCallback(FOREIGNSERVEROID, invalidate_servers, (Datum) 0);
+	CacheRegisterSyscacheCallback(FOREIGNDATAWRAPPEROID, invalidate_servers, (Datum) 0);
+	callback_registered = true;
+}
+
 uint64
 lf_profile_generation(void)
 {
+	register_callbacks();
 	return generation;
 }
 
@@ -240,13 +252,7 @@ lf_profile_of(const LfResource *resource)
 	const LfProfile *best = NULL;
 	Size		best_length = 0;
 
-	if (!callback_registered)
-	{
-		CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
-		CacheRegisterSyscacheCallback(FOREIGNSERVEROID, invalidate_servers, (Datum) 0);
-		CacheRegisterSyscacheCallback(FOREIGNDATAWRAPPEROID, invalidate_servers, (Datum) 0);
-		callback_registered = true;
-	}
+	register_callbacks();
 	AcceptInvalidationMessages();
 	if (!cache_valid)
 		load_profiles();

@@ -33,6 +33,8 @@
 /* So many beats between two looks at what changes seldom. */
 #define BEATS_PER_LOOK	10
 
+#define NO_DEFINITION "there is no such server, or its options cannot be used"
+
 static dlist_head servers = DLIST_STATIC_INIT(servers);
 static MemoryContext context = NULL;
 static const LfCoordinatorEvents *events = NULL;
@@ -122,7 +124,7 @@ lf_server_refusal(LfServer *server)
 	if (server->changed && !server->defined)
 		return NULL;			/* its definition is about to be read */
 	if (!server->defined)
-		return "the server was dropped";
+		return NO_DEFINITION;
 	if (server->failing ||
 		(server->connection.state == LF_CONNECTION_CLOSED &&
 		 server->failures > 0 && lf_clock_now() < server->status.retry_at))
@@ -213,7 +215,7 @@ lf_server_fail(LfServer *server, const char *problem)
 	server->ready = false;
 	server->status.connected = false;
 	lf_server_note_error(server, problem);
-	if (news)
+	if (news && server->defined)
 		ereport(LOG,
 				(errmsg("lease_fence: server \"%s\" is not available: %s",
 						server->options.name, server->status.last_error)));
@@ -502,7 +504,7 @@ read_definition(void *arg)
 static void
 drop(LfServer *server)
 {
-	lf_server_fail(server, "the server was dropped");
+	lf_server_fail(server, NO_DEFINITION);
 	server->defined = false;
 	if (server->place >= 0)
 		lf_redis_status_free(server->place);
@@ -536,7 +538,12 @@ refresh(LfServer *server)
 	server->changed = false;	/* before reading: what arrives meanwhile sets it */
 	if (!lf_transaction_try("reading the definition of a server", read_definition,
 							&definition, &end, &problem))
+	{
 		server->changed = true;
+		server->refresh_at = lf_clock_now() + RETRY_LONGEST;
+		if (!server->defined)
+			lf_server_fail(server, problem);
+	}
 	else if (definition.there)
 		define(server, &definition.options);
 	else
@@ -550,8 +557,24 @@ lf_coordinator_refresh(void)
 
 	dlist_foreach(iter, &servers)
 	{
-		if (lf_server_of_node(iter.cur)->changed)
-			refresh(lf_server_of_node(iter.cur));
+		LfServer   *server = lf_server_of_node(iter.cur);
+
+		if (server->changed && lf_clock_now() >= server->refresh_at)
+			refresh(server);
+	}
+}
+
+void
+lf_coordinator_disconnect(const char *reason)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &servers)
+	{
+		LfServer   *server = lf_server_of_node(iter.cur);
+
+		if (server->connection.state != LF_CONNECTION_CLOSED)
+			lf_server_fail(server, reason);
 	}
 }
 

@@ -32,7 +32,8 @@ struct LfServer
 	Oid			oid;
 	LfRedisOptions options;
 	bool		defined;		/* the options are known */
-	bool		changed;		/* look at the definition again */
+	bool		changed;		/* look at the definition again, ... */
+	LfClock		refresh_at;		/* ... not before that */
 	bool		ready;			/* it has been greeted, and is a master */
 	bool		failing;		/* what waits is being told that it failed */
 	LfConnection connection;

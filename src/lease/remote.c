@@ -21,9 +21,6 @@
 #include "lease/tracked.h"
 #include "utils/memutils.h"
 
-/* Nobody may tell us that a lock is free: how long at most until we look. */
-#define LOOK_APART		INT64CONST(250000)
-
 /* No answer: until the next look. */
 #define RETRY_APART		INT64CONST(500000)
 
@@ -156,7 +153,7 @@ note_busy(LfPending *pending, LfRemote *remote, const LfLockAnswer *answer)
 
 	remote->state = LF_REMOTE_BUSY;
 	remote->ours = false;
-	remote->look_at = now + LOOK_APART;
+	remote->look_at = now + LF_LOOK_APART;
 	if (answer->left >= 0)
 		remote->look_at = Min(remote->look_at, now + answer->left + 1000);
 	if (!remote->listening)
@@ -195,9 +192,13 @@ take_answer_to_verify(LfPending *pending, int number, const LfLockAnswer *answer
 		pending->mints[number].grant.state.ttl = answer->left;
 		return;
 	}
-	if (remote->barred && (answer->state == LF_LOCK_OTHER || answer->state == LF_LOCK_ABSENT) &&
-		lf_entry_read(resource, &present))
-		lf_entry_lift_bar(resource, present.state.token);
+	if (remote->barred && lf_entry_read(resource, &present))
+	{
+		if (answer->state == LF_LOCK_OTHER || answer->state == LF_LOCK_ABSENT)
+			lf_entry_lift_bar(resource, present.state.token);
+		else
+			lf_tracked_add(&present, remote->lock);	/* until it shows that */
+	}
 	refuse(remote, answer);
 }
 

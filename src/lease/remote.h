@@ -13,6 +13,12 @@
 #include "coordinator/coordinator.h"
 #include "lease/pending.h"
 
+/*
+ * Nobody may tell us that a lock is free: how long at most until we look, in
+ * microseconds, while somebody waits for it.
+ */
+#define LF_LOOK_APART	INT64CONST(250000)
+
 typedef enum LfRemoteState
 {
 	LF_REMOTE_IDLE,				/* nothing is known */

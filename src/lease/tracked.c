@@ -43,6 +43,7 @@ typedef struct Tracked
 	pairingheap_node due_node;
 	dlist_node	key_node;		/* in its key's chain */
 	LfClock		due;
+	LfClock		looked_at;
 	LfClock		release_until;
 	int64		left;			/* as the last answer had it */
 	bool		queued;			/* in the heap */
@@ -208,6 +209,7 @@ static void
 ask(Tracked *tracked, LfLockCall call, int64 ttl)
 {
 	tracked->asked = true;
+	tracked->looked_at = lf_clock_now();
 	if (tracked->queued)
 		pairingheap_remove(due_heap, &tracked->due_node);
 	tracked->queued = false;
@@ -473,6 +475,16 @@ lf_tracked_remove(int64 token)
 		stop_tracking(tracked);
 }
 
+void
+lf_tracked_hurry(int64 token, int64 apart)
+{
+	Tracked    *tracked = find(token);
+
+	if (tracked != NULL && tracked->adopted && tracked->queued &&
+		tracked->due > tracked->looked_at + apart)
+		set_due(tracked, tracked->looked_at + apart);
+}
+
 const LfLock *
 lf_tracked_lock(int64 token, LfLockValue *value, bool *adopted)
 {
@@ -583,9 +595,8 @@ follow_profiles(void)
 	if (!recovered)
 		recovered = lf_transaction_try("finding leases of lock services", recover, NULL, &end, &problem);
 	if (generation != profiles_seen && !lf_tracked_is_empty() &&
-		!lf_transaction_try("comparing profiles", compare_profiles, NULL, &end, &problem))
-		return;
-	profiles_seen = generation;
+		lf_transaction_try("comparing profiles", compare_profiles, NULL, &end, &problem))
+		profiles_seen = generation;
 }
 
 /* ---- a pass ---- */

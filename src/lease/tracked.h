@@ -25,6 +25,12 @@ extern void lf_tracked_release(const LfLock *lock, const LfLockValue *value, int
 extern void lf_tracked_remove(int64 token);
 
 /*
+ * Somebody waits for a lock that others took: look at least that often,
+ * microseconds apart.
+ */
+extern void lf_tracked_hurry(int64 token, int64 apart);
+
+/*
  * The lock of a tracked lease; NULL: it is not tracked.  Its value is copied.
  */
 extern const LfLock *lf_tracked_lock(int64 token, LfLockValue *value, bool *adopted);

@@ -18,6 +18,7 @@
 #include "lease/pending.h"
 #include "lease/queue.h"
 #include "lease/remote.h"
+#include "lease/tracked.h"
 
 /* How long entries may take to make room that are over by then. */
 #define ROOM_LIMIT		INT64CONST(200000)
@@ -180,6 +181,7 @@ reserve(LfPending *pending, int number, LfClock *next)
 	{
 		if (takes_over(pending, resource))
 			return reserve_remotely(pending, number, next);
+		lf_tracked_hurry(state.token, LF_LOOK_APART);
 		*next = Min(*next, state.deadline);
 		return MUST_WAIT;
 	}

@@ -378,6 +378,7 @@ static LfClock
 pass_without_extension(void)
 {
 	lf_queue_refuse();
+	lf_coordinator_disconnect("the extension was dropped");
 	worker.live = 0;
 	worker.ends_left = false;
 	return lf_clock_now() + TICK;
