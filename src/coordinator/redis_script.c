@@ -39,14 +39,21 @@ sha1_of_text(const char *text, char *hexadecimal)
 		snprintf(hexadecimal + 2 * i, 3, "%02x", digest[i]);
 }
 
+void
+lf_redis_script_prepare(void)
+{
+	for (int i = 0; i < lengthof(scripts); i++)
+	{
+		if (scripts[i].sha[0] == '\0')
+			sha1_of_text(scripts[i].text, scripts[i].sha);
+	}
+}
+
 const LfRedisScript *
 lf_redis_script(LfLockCall call)
 {
-	LfRedisScript *script = &scripts[call];
-
-	if (script->sha[0] == '\0')
-		sha1_of_text(script->text, script->sha);
-	return script;
+	Assert(scripts[call].sha[0] != '\0');
+	return &scripts[call];
 }
 
 bool

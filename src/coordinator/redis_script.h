@@ -13,7 +13,9 @@ typedef struct LfRedisScript
 	char		sha[41];		/* hexadecimal SHA-1 of the text, for EVALSHA */
 } LfRedisScript;
 
-/* Never NULL; made ready at the first call. */
+/* In a transaction (hashing needs its resource owner), before lf_redis_script. */
+extern void lf_redis_script_prepare(void);
+
 extern const LfRedisScript *lf_redis_script(LfLockCall call);
 
 /*

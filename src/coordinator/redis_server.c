@@ -17,6 +17,7 @@
 #include "base/settings.h"
 #include "base/transaction.h"
 #include "common/pg_prng.h"
+#include "coordinator/redis_script.h"
 #include "coordinator/redis_server.h"
 #include "foreign/foreign.h"
 #include "utils/inval.h"
@@ -498,6 +499,7 @@ read_definition(void *arg)
 {
 	Definition *definition = arg;
 
+	lf_redis_script_prepare();
 	definition->there = lf_redis_options_read(definition->oid, &definition->options);
 }
 
