@@ -82,6 +82,7 @@ lf_connection_close(LfConnection *connection, const char *problem)
 		ReleaseExternalFD();
 	lf_address_end(&connection->lookup);
 	connection->context = NULL;
+	connection->tls = NULL;
 	connection->fd = -1;
 	connection->address = NULL;
 	connection->expected = 0;
@@ -213,7 +214,7 @@ hand_over(LfConnection *connection)
 	connection->context->flags &= ~REDIS_BLOCK;
 	limit_arrays(connection->context->reader);
 	if (connection->options->tls)
-		problem = lf_redis_tls_start(connection->context, connection->options);
+		problem = lf_redis_tls_start(connection->context, connection->options, &connection->tls);
 	if (problem != NULL)
 	{
 		lf_connection_close(connection, problem);
@@ -278,9 +279,14 @@ error_text(const redisContext *context)
 static void
 close_by_context(LfConnection *connection)
 {
+	const char *reason = NULL;
 	char		text[LF_LOCK_PROBLEM_LENGTH];
 
-	snprintf(text, sizeof(text), "connection lost: %s", error_text(connection->context));
+	if (connection->tls != NULL && !connection->heard)
+		reason = lf_redis_tls_problem(connection->tls);
+	if (reason == NULL)
+		reason = error_text(connection->context);
+	snprintf(text, sizeof(text), "connection lost: %s", reason);
 	lf_connection_close(connection, text);
 }
 

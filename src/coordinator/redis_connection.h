@@ -39,6 +39,7 @@ struct LfConnection
 	/* private to redis_connection.c */
 	uint64		serial;
 	redisContext *context;
+	void	   *tls;			/* its session; NULL: none */
 	int			fd;				/* while it is connecting */
 	LfAddressLookup lookup;
 	struct addrinfo *address;	/* the one that is tried */

@@ -82,7 +82,7 @@ make_context(const LfRedisOptions *options, const char **problem)
 }
 
 const char *
-lf_redis_tls_start(redisContext *context, const LfRedisOptions *options)
+lf_redis_tls_start(redisContext *context, const LfRedisOptions *options, void **session)
 {
 	const char *problem = NULL;
 	SSL_CTX    *ssl_context = make_context(options, &problem);
@@ -101,15 +101,38 @@ lf_redis_tls_start(redisContext *context, const LfRedisOptions *options)
 	/* on success, and on failure after it was taken over, hiredis frees it */
 	if (redisInitiateSSL(context, ssl) != REDIS_OK)
 		return context->errstr[0] != '\0' ? context->errstr : "could not begin TLS";
+	*session = ssl;
 	return NULL;
+}
+
+const char *
+lf_redis_tls_problem(void *session)
+{
+	long		result = SSL_get_verify_result(session);
+
+	if (result != X509_V_OK)
+	{
+		static char problem[256];
+
+		snprintf(problem, sizeof(problem), "the server's certificate is not trusted: %s",
+				 X509_verify_cert_error_string(result));
+		return problem;
+	}
+	return ERR_peek_error() == 0 ? NULL : last_problem("TLS failed");
 }
 
 #else
 
 const char *
-lf_redis_tls_start(redisContext *context, const LfRedisOptions *options)
+lf_redis_tls_start(redisContext *context, const LfRedisOptions *options, void **session)
 {
 	return "this build of lease_fence has no TLS";
+}
+
+const char *
+lf_redis_tls_problem(void *session)
+{
+	return NULL;
 }
 
 #endif

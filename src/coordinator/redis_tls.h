@@ -12,8 +12,12 @@
 /*
  * Starts TLS on a connected context; the handshake goes on while it is read and
  * written.  The server's certificate must be one for the host of the options.
- * NULL, or what is wrong.
+ * NULL, or what is wrong.  *session lives as long as the context.
  */
-extern const char *lf_redis_tls_start(redisContext *context, const LfRedisOptions *options);
+extern const char *lf_redis_tls_start(redisContext *context, const LfRedisOptions *options,
+									  void **session);
+
+/* Why a handshake failed; NULL: not for anything that TLS knows of. */
+extern const char *lf_redis_tls_problem(void *session);
 
 #endif							/* LF_COORDINATOR_REDIS_TLS_H */
