@@ -324,6 +324,8 @@ take_in(LfConnection *connection)
 		size_t		before = context->reader->len;
 		size_t		fed;
 
+		if (connection->tls != NULL)
+			lf_redis_tls_forget_errors();
 		if (redisBufferRead(context) != REDIS_OK)
 		{
 			close_by_context(connection);
@@ -386,6 +388,8 @@ lf_connection_flush(LfConnection *connection)
 
 	if (connection->state != LF_CONNECTION_OPEN)
 		return connection->state != LF_CONNECTION_CLOSED;
+	if (connection->tls != NULL)
+		lf_redis_tls_forget_errors();
 	if (redisBufferWrite(connection->context, &done) != REDIS_OK)
 		close_by_context(connection);
 	return connection->state == LF_CONNECTION_OPEN;

@@ -105,6 +105,12 @@ lf_redis_tls_start(redisContext *context, const LfRedisOptions *options, void **
 	return NULL;
 }
 
+void
+lf_redis_tls_forget_errors(void)
+{
+	ERR_clear_error();
+}
+
 const char *
 lf_redis_tls_problem(void *session)
 {
@@ -127,6 +133,11 @@ const char *
 lf_redis_tls_start(redisContext *context, const LfRedisOptions *options, void **session)
 {
 	return "this build of lease_fence has no TLS";
+}
+
+void
+lf_redis_tls_forget_errors(void)
+{
 }
 
 const char *

@@ -17,6 +17,12 @@
 extern const char *lf_redis_tls_start(redisContext *context, const LfRedisOptions *options,
 									  void **session);
 
+/*
+ * Before each read and write: what another connection left in the library's list
+ * of errors would be taken for this one's.
+ */
+extern void lf_redis_tls_forget_errors(void);
+
 /* Why a handshake failed; NULL: not for anything that TLS knows of. */
 extern const char *lf_redis_tls_problem(void *session);
 
