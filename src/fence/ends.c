@@ -30,6 +30,7 @@
 #define SINGLY_LIMIT INT64CONST(500000)
 
 static SPIPlanPtr end_plan = NULL;
+static void (*tell_taken) (const LfEnd *end) = NULL;
 
 typedef struct EndWork
 {
@@ -231,6 +232,12 @@ try_ends_singly(const EndWork *work)
 	return written;
 }
 
+void
+lf_ends_install(void (*taken) (const LfEnd *end))
+{
+	tell_taken = taken;
+}
+
 int
 lf_ends_write(void)
 {
@@ -241,6 +248,8 @@ lf_ends_write(void)
 	work.count = lf_entry_take_ends(MyDatabaseId, work.ends, ENDS_PER_BATCH);
 	if (work.count == 0)
 		return 0;
+	for (int i = 0; tell_taken != NULL && i < work.count; i++)
+		tell_taken(&work.ends[i]);
 	leave_out_put_off(&work);
 	if (work.count == 0)
 		return -1;

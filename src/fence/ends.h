@@ -14,6 +14,12 @@
 extern void lf_ends_update(int64 token, LfOver how, TimestampTz at);
 
 /*
+ * taken is told of each end before it is written, once at least: one that is
+ * written is not found any more.
+ */
+extern void lf_ends_install(void (*taken) (const LfEnd *end));
+
+/*
  * Writes a batch of ends of grants into the table: how many; -1 if there are
  * some and none could be written now.  Outside a transaction.
  */

@@ -22,6 +22,7 @@
 #include "base/transaction.h"
 #include "common/hashfn.h"
 #include "coordinator/profile.h"
+#include "fence/ends.h"
 #include "lease/remote.h"
 #include "lease/tracked.h"
 #include "lib/pairingheap.h"
@@ -437,12 +438,23 @@ lost(Oid server)
 	lf_remote_lost(server);
 }
 
+/* Who was revoked is still looked at, if the lock is not ours to release. */
+static void
+ended(const LfEnd *end)
+{
+	Tracked    *tracked = find(end->token);
+
+	if (tracked != NULL && !(tracked->adopted && end->how == LF_OVER_REVOKED))
+		stop_tracking(tracked);
+}
+
 void
 lf_tracked_install(void)
 {
 	static const LfCoordinatorEvents events = {ready, lost, hint};
 
 	lf_coordinator_install(&events);
+	lf_ends_install(ended);
 }
 
 /* ---- for the queue ---- */
@@ -497,7 +509,6 @@ lf_tracked_lock(int64 token, LfLockValue *value, bool *adopted)
 	return tracked->lock;
 }
 
-/* Who was revoked is still looked at, if the lock is not ours to release. */
 void
 lf_tracked_release_ended(void)
 {
@@ -508,12 +519,7 @@ lf_tracked_release_ended(void)
 		return;
 	count = lf_entry_take_ends(MyDatabaseId, ends, lengthof(ends));
 	for (int i = 0; i < count; i++)
-	{
-		Tracked    *tracked = find(ends[i].token);
-
-		if (tracked != NULL && !(tracked->adopted && ends[i].how == LF_OVER_REVOKED))
-			stop_tracking(tracked);
-	}
+		ended(&ends[i]);
 }
 
 bool

@@ -320,7 +320,6 @@ serve_leases(void)
 		worker.sweep_at = 0;
 	sweep(lf_clock_now());
 	next = Min(next, Max(worker.sweep_at, worker.last_sweep + SWEEP_APART));
-	lf_tracked_release_ended();
 	lf_tracked_pass(owner_is_alive, &next);
 	ends = lf_ends_write();
 	worker.ends_left = ends != 0;
