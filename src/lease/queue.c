@@ -22,6 +22,7 @@
 #include "fence/epoch.h"
 #include "lease/pending.h"
 #include "lease/queue.h"
+#include "lease/remote.h"
 
 bool
 lf_queue_is_asked(void)
@@ -203,24 +204,25 @@ lf_queue_start_over(void)
 	}
 }
 
-/* What the worker before us published for a request that now fails. */
+/* What the worker before us published, or took, for a request that now fails. */
 static void
-end_grants_of(uint64 ticket)
+undo_request(const LfRequest *request)
 {
 	LfGrant		grant;
 	int			cursor = 0;
 
 	while (lf_entry_next(MyDatabaseId, &cursor, &grant))
 	{
-		if (grant.ticket == ticket)
+		if (grant.ticket == request->ticket)
 			lf_entry_end(&grant.resource, grant.state.token, LF_OVER_RELEASED);
 	}
+	lf_remote_undo(request);
 }
 
 void
 lf_queue_recover(void)
 {
-	lf_request_fail_unfinished(MyDatabaseId, end_grants_of);
+	lf_request_fail_unfinished(MyDatabaseId, undo_request);
 }
 
 void

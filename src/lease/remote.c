@@ -86,6 +86,49 @@ takes_back(const LfPending *pending, const LfResource *resource, LfLockValue *fo
 	return true;
 }
 
+/* Where the next worker finds it, if this one dies over it. */
+static void
+note_nonce(LfPending *pending, int number, uint64 nonce)
+{
+	if (pending->segment != NULL)
+		lf_pending_names(pending)[number].nonce = nonce;
+	if (nonce != 0)
+		lf_request_set_nonce(pending->slot, pending->request.ticket, nonce);
+}
+
+static void
+undo_one(const LfLock *lock, const LfHolder *holder, uint64 nonce, int64 ttl)
+{
+	LfLockValue value;
+
+	if (!OidIsValid(lock->server) || nonce == 0)
+		return;
+	lf_lock_value(&value, holder, nonce);
+	lf_tracked_release(lock, &value, ttl);
+}
+
+void
+lf_remote_undo(const LfRequest *request)
+{
+	dsm_segment *segment;
+	LfRequestName *names;
+
+	if (request->nonce == 0)
+		return;
+	if (request->count == 1)
+	{
+		undo_one(&request->lock, &request->holder, request->nonce, request->ttl);
+		return;
+	}
+	segment = dsm_attach(request->names);
+	if (segment == NULL)
+		return;
+	names = dsm_segment_address(segment);
+	for (int i = 0; i < request->count; i++)
+		undo_one(&names[i].lock, &request->holder, names[i].nonce, names[i].ttl);
+	dsm_detach(segment);
+}
+
 static void
 ask_to_take(LfPending *pending, int number)
 {
@@ -96,6 +139,7 @@ ask_to_take(LfPending *pending, int number)
 	if (remote->state == LF_REMOTE_IDLE)
 	{
 		grant->nonce = remote->adopts ? 0 : make_nonce();
+		note_nonce(pending, number, grant->nonce);
 		lf_lock_value(&remote->value, &grant->holder, grant->nonce);
 	}
 	remote->state = LF_REMOTE_ASKED;

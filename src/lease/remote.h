@@ -77,6 +77,12 @@ extern bool lf_remote_is_granted(const LfRemote *remote);
  */
 extern void lf_remote_hand_over(LfPending *pending, int number);
 
+/*
+ * A new worker: the one before it may have taken locks for that request, which
+ * fails now.
+ */
+extern void lf_remote_undo(const LfRequest *request);
+
 /* A request to renew; it may be over afterwards. */
 extern void lf_remote_renew(LfPending *pending, LfClock *next);
 

@@ -219,6 +219,18 @@ lf_request_set_blocked(int slot, uint64 ticket, int64 token, LfBlocker blocker)
 }
 
 void
+lf_request_set_nonce(int slot, uint64 ticket, uint64 nonce)
+{
+	LfRequest  *place;
+
+	lock(LW_EXCLUSIVE);
+	place = open_place(slot, ticket);
+	if (place != NULL)
+		place->nonce = nonce;
+	unlock();
+}
+
+void
 lf_request_set_elsewhere(int slot, uint64 ticket, int64 left)
 {
 	LfRequest  *place;
@@ -255,16 +267,16 @@ lf_request_answer(int slot, uint64 ticket, LfAnswer answer, int64 token,
 }
 
 void
-lf_request_fail_unfinished(Oid database, void (*failed) (uint64 ticket))
+lf_request_fail_unfinished(Oid database, void (*failed) (const LfRequest *request))
 {
 	LfRequest	copy;
 	int			slot = -1;
 
 	while (lf_request_next(database, NULL, &slot, &copy))
 	{
-		if (copy.state == LF_REQUEST_QUEUED)
+		if (copy.state == LF_REQUEST_QUEUED && copy.nonce == 0)
 			continue;
-		failed(copy.ticket);
+		failed(&copy);
 		lf_request_answer(slot, copy.ticket, LF_ANSWER_FAILED, 0,
 						  "the worker was restarted meanwhile");
 	}

@@ -80,6 +80,7 @@ typedef struct LfRequest
 	int			count;			/* of resources */
 	LfResource	resource;		/* the first one; all of them in names */
 	LfLock		lock;			/* of that one, if a lock service has it */
+	uint64		nonce;			/* with which the worker tries to take it */
 	dsm_handle	names;			/* LfRequestNames, if count > 1 */
 	char		reason[LF_REASON_LENGTH];	/* of a revocation or an epoch */
 
@@ -100,6 +101,7 @@ typedef struct LfRequestName
 {
 	LfResource	resource;
 	LfLock		lock;
+	uint64		nonce;
 	int64		ttl;
 	int64		token;
 } LfRequestName;
@@ -134,14 +136,15 @@ extern bool lf_request_is_open(int slot, uint64 ticket);
 extern LfRequestState lf_request_state(int slot, uint64 ticket);
 extern bool lf_request_set_working(int slot, uint64 ticket);
 extern bool lf_request_set_blocked(int slot, uint64 ticket, int64 token, LfBlocker blocker);
+extern void lf_request_set_nonce(int slot, uint64 ticket, uint64 nonce);
 extern void lf_request_set_elsewhere(int slot, uint64 ticket, int64 left);
 extern bool lf_request_answer(int slot, uint64 ticket, LfAnswer answer, int64 token,
 							  const char *message);
 
 /*
- * Worker: the earlier worker died over these; they fail.  Calls ended(ticket)
- * for each, so that what it had published for it can be ended.
+ * Worker: the earlier worker died over these; they fail.  Calls failed for each
+ * before, so that what it had published or taken for it can be ended.
  */
-extern void lf_request_fail_unfinished(Oid database, void (*failed) (uint64 ticket));
+extern void lf_request_fail_unfinished(Oid database, void (*failed) (const LfRequest *request));
 
 #endif							/* LF_LEASE_REQUEST_H */

@@ -543,6 +543,24 @@ lock_of(const LfResource *resource, LfLock *lock)
 	return true;
 }
 
+/*
+ * Is there something to be done about the lock still: renew it, look at it, or
+ * release it, which the worker before us may not have come to?
+ */
+static bool
+needs_tracking(const LfGrant *grant)
+{
+	const LfGrantState *state = &grant->state;
+	LfClock		now = lf_clock_now();
+
+	if (state->coordinator != LF_COORDINATOR_REDIS || state->loading || state->token == 0)
+		return false;
+	if (state->barred || lf_grant_is_live(state, now))
+		return true;
+	return grant->nonce != 0 &&
+		now < lf_clock_after(Max(state->over_since, state->deadline), state->ttl);
+}
+
 /* In a transaction: a new worker finds what the one before it tracked. */
 static void
 recover(void *arg)
@@ -553,9 +571,7 @@ recover(void *arg)
 
 	while (lf_entry_next(MyDatabaseId, &cursor, &grant))
 	{
-		if (grant.state.coordinator == LF_COORDINATOR_REDIS && !grant.state.loading &&
-			(grant.state.barred || lf_grant_is_live(&grant.state, lf_clock_now())) &&
-			lock_of(&grant.resource, &lock))
+		if (needs_tracking(&grant) && lock_of(&grant.resource, &lock))
 		{
 			lf_tracked_add(&grant, &lock);
 			look_now(find(grant.state.token));
