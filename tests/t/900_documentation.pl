@@ -13,6 +13,10 @@
 #   is shown twice must be the same one both times, also where it is typed.  What
 #   psql says to BEGIN, SET, COMMIT and ROLLBACK, and its counts of rows, may be
 #   left out, and so may an error's CONTEXT;
+# - a block ```python is a program that is run by itself, with the environment of that
+#   server, and succeeds.  ```js, ```java and ```php are only shown; what those programs
+#   write, 501_interop_recipes.pl replays;
+# - a Redis of the file's own is at localhost, where a block has the port 6379;
 # - a block ```sh holds commands that are run in order, each ending with its line
 #   or going on behind a backslash, in an empty folder and with the environment of
 #   that server.  Each succeeds, or fails and says so behind "# fails: ".  Not run
@@ -25,9 +29,14 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use RedisPython;
+use RedisServer;
 use Test::More;
 use Time::HiRes qw(usleep);
 
@@ -36,7 +45,7 @@ plan skip_all => 'the documentation is not here' unless -f "$root/README.md";
 
 delete $ENV{PGAPPNAME};	# psql is psql
 
-my $node;
+my ($node, $redis);
 
 sub start_server
 {
@@ -207,14 +216,29 @@ sub pair_tokens
 # 1. The examples run
 # ---------------------------------------------------------------------------
 
+sub run_program
+{
+	my ($command, $out, $err) = @_;
+	local %ENV = (%ENV, PGHOST => $node->host, PGPORT => $node->port);
+
+	return IPC::Run::run($command, '<', \undef, '>', $out, '2>', $err);
+}
+
+sub run_python
+{
+	my ($program) = @_;
+	my ($out, $err) = ('', '');
+	my $done = run_program([ RedisPython::available(), '-c', $program ], \$out, \$err);
+
+	return ($done, $out . $err);
+}
+
 sub run_shell
 {
 	my ($folder, $command) = @_;
 	my ($expected) = $command =~ /\s# fails: (.*?)\s*$/;
 	my ($out, $err) = ('', '');
-	local %ENV = (%ENV, PGHOST => $node->host, PGPORT => $node->port);
-	my $done = IPC::Run::run([ 'sh', '-c', "cd '$folder' && $command" ],
-		'<', \undef, '>', \$out, '2>', \$err);
+	my $done = run_program([ 'sh', '-c', "cd '$folder' && $command" ], \$out, \$err);
 
 	return ($done && !defined $expected || !$done && defined $expected && $err =~ /\Q$expected\E/,
 		$out . $err);
@@ -247,7 +271,7 @@ sub check_other
 
 			ok(!@messages || grep({ $message =~ /^$_$/ } @messages), "$name: $line");
 		}
-		elsif ($language ne '' && $language ne 'ini')
+		elsif ($language !~ /^(|ini|js|java|php)$/)
 		{
 			fail("$name: nobody knows what to do with \"$language\"");
 			last;
@@ -262,8 +286,16 @@ foreach my $file (sort keys %text)
 	my $folder = PostgreSQL::Test::Utils::tempdir();
 	my (%sessions, %pairs);
 
-	start_server($file =~ s/\W/_/gr);
 	my @blocks = blocks($text{$file});
+	my $needs_redis = grep { $_->[1] =~ /\b6379\b/ } @blocks;
+
+	if ($needs_redis && !RedisServer::available())
+	{
+		SKIP: { skip "no redis-server for $file", 1; }
+		next;
+	}
+	start_server($file =~ s/\W/_/gr);
+	$redis = $needs_redis ? RedisServer->new : undef;
 
 	cmp_ok(scalar(@blocks), '>', 0, "$file has examples") if $file ne 'docs/guarantees.md';
 	foreach my $block (@blocks)
@@ -271,6 +303,7 @@ foreach my $file (sort keys %text)
 		my ($language, $content, $line) = @$block;
 		my $name = "$file, line $line";
 
+		$content =~ s/\b6379\b/$redis->port/ge if $redis;
 		if ($language eq 'sql')
 		{
 			foreach my $statement (statements($content))
@@ -307,6 +340,12 @@ foreach my $file (sort keys %text)
 				is(essence($said), essence($shown), $title) or diag($said);
 			}
 		}
+		elsif ($language eq 'python' && RedisPython::available())
+		{
+			my ($done, $said) = run_python($content);
+
+			ok($done, "$name: the program") or diag($said);
+		}
 		elsif ($language eq 'sh' && $content !~ /\bsudo\b/)
 		{
 			foreach my $command (commands($content))
@@ -316,7 +355,7 @@ foreach my $file (sort keys %text)
 				ok($done, "$name: $command") or diag($said);
 			}
 		}
-		elsif ($language ne 'sh')
+		elsif ($language !~ /^(sh|python)$/)
 		{
 			check_other($name, $language, $content);
 		}
@@ -327,6 +366,7 @@ foreach my $file (sort keys %text)
 		$session->{handle}->finish;
 	}
 	$node->stop;
+	$redis->stop if $redis;
 }
 
 # ---------------------------------------------------------------------------
@@ -372,15 +412,14 @@ foreach my $block (blocks($reference))
 	my ($name, $arguments, $result) =
 	  $block->[1] =~ /^lease_fence\.(\w+)\((.*?)\)(?:\s+RETURNS (.*))?\s*$/s
 	  or next;
-	$documented{$name} = parse_signature($arguments, $result // 'record');
+	push @{ $documented{$name} }, parse_signature($arguments, $result // 'record');
 }
 
 # Those that return a trigger, or that a view, check() or a foreign data wrapper calls,
 # are not for calling.
-my %exists = map {
-	my ($name, $arguments, $result) = @$_;
-	$name => parse_signature($arguments, $result)
-  } query_rows(
+my %exists;
+foreach my $row (
+	query_rows(
 	q{SELECT proname, pg_get_function_arguments(oid), pg_get_function_result(oid)
 	  FROM pg_proc p
 	  WHERE pronamespace = 'lease_fence'::regnamespace AND prorettype <> 'trigger'::regtype
@@ -390,7 +429,13 @@ my %exists = map {
 	    AND NOT EXISTS (SELECT FROM pg_foreign_data_wrapper WHERE fdwvalidator = p.oid)
 	    AND NOT EXISTS (SELECT FROM pg_proc c
 	                    WHERE c.pronamespace = p.pronamespace AND c.proname = 'check'
-	                      AND c.prosrc ~ ('(FROM|LATERAL) lease_fence[.]' || p.proname || '[(]'))});
+	                      AND c.prosrc ~ ('(FROM|LATERAL) lease_fence[.]' || p.proname || '[(]'))
+	  ORDER BY oid}))
+{
+	my ($name, $arguments, $result) = @$row;
+
+	push @{ $exists{$name} }, parse_signature($arguments, $result);
+}
 
 is_deeply(\%documented, \%exists, 'the signature of each function');
 foreach my $name (sort keys %exists)
