@@ -385,7 +385,7 @@ answer_nobody(const LfLockQuestion *question, const LfLockAnswer *answer)
 {
 	if (question->call == LF_LOCK_TAKE &&
 		(answer->state == LF_LOCK_HELD || answer->state == LF_LOCK_UNKNOWN))
-		lf_tracked_release(question->lock, question->value, answer->left);
+		lf_tracked_release(question->lock, question->value, question->ttl);
 }
 
 static void

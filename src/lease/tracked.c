@@ -43,7 +43,7 @@ typedef struct Tracked
 	pairingheap_node due_node;
 	dlist_node	key_node;		/* in its key's chain */
 	LfClock		due;
-	LfClock		release_until;
+	LfClock		release_until;	/* it has run out by itself then; 0: not known yet */
 	int64		left;			/* as the last answer had it */
 	bool		queued;			/* in the heap */
 	bool		asked;			/* a question is under way */
@@ -227,7 +227,8 @@ stop_tracking(Tracked *tracked)
 		return;
 	}
 	tracked->releasing = true;
-	tracked->release_until = lf_clock_after(lf_clock_now(), tracked->left);
+	if (tracked->release_until == 0)
+		tracked->release_until = lf_clock_after(lf_clock_now(), tracked->left);
 	ask(tracked, LF_LOCK_RELEASE, 0);
 }
 
