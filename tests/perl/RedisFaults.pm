@@ -122,7 +122,7 @@ sub is_refused
 sub works_again
 {
 	my ($self, $situation) = @_;
-	my $until = time + $PostgreSQL::Test::Utils::timeout_default;
+	my $until = time + 60;
 	my $state;
 
 	do
