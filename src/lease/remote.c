@@ -135,8 +135,12 @@ static void
 set_deadline(LfRemote *remote, const LfLockAnswer *answer)
 {
 	LfClock		now = lf_clock_now();
+	int64		left = answer->left;
 
-	remote->deadline = lf_clock_after(answer->asked, answer->left);
+	/* a lock of our own runs no longer than we asked for */
+	if (!remote->adopts)
+		left = Min(left, remote->ttl);
+	remote->deadline = lf_clock_after(answer->asked, left);
 	remote->look_at = now + Max(remote->deadline - now, 0) / 3;
 }
 
