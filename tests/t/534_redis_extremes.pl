@@ -247,10 +247,17 @@ SQL
 is($it->sql("SELECT lease_fence.release($token)"), 't', 'the lease of before is released');
 $many->(4000);
 is($session->state, '00000', 'leases by the thousand') or diag($session->{text});
-my $before = memory($worker);
-$many->(20000);
-is($session->state, '00000', '20000 leases') or diag($session->{text});
-cmp_ok(memory($worker) - $before, '<', 3000, '20000 leases leave no memory taken');
+# What leaks grows each time; what is only needed for a moment, once.
+my $least = 1e9;
+for (1 .. 4)
+{
+	my $before = memory($worker);
+	$many->(5000);
+	is($session->state, '00000', '5000 leases') or diag($session->{text});
+	my $grown = memory($worker) - $before;
+	$least = $grown if $grown < $least;
+}
+cmp_ok($least, '<', 300, '20000 leases leave no memory taken');
 is($it->worker_pid, $worker, 'it is the same worker still');
 
 # ---- the clock of Redis ----
