@@ -52,6 +52,7 @@ typedef struct LfLockQuestion
 	LfLockCall	call;
 	const LfLock *lock;
 	const LfLockValue *value;
+	int64		ttl;			/* microseconds, of TAKE and RENEW */
 	uint64		id;				/* the asker's own */
 } LfLockQuestion;
 

@@ -37,7 +37,7 @@ static dlist_head refused = DLIST_STATIC_INIT(refused);
 static void
 tell(ScriptCall *call, const LfLockAnswer *answer)
 {
-	LfLockQuestion question = {call->call, &call->lock, &call->value, call->id};
+	LfLockQuestion question = {call->call, &call->lock, &call->value, call->ttl, call->id};
 
 	lf_server_of(call->lock.server)->queue--;
 	call->done(&question, answer);
@@ -101,7 +101,7 @@ take_error(LfServer *server, ScriptCall *call, const redisReply *reply)
 		send_script(server, call);
 		return;
 	}
-	strlcpy(problem, reply->str, sizeof(problem));
+	strlcpy(problem, lf_reply_error(reply), sizeof(problem));
 	lf_server_note_error(server, problem);
 	tell_unknown(call, problem);
 	if (strncmp(problem, "READONLY", 8) == 0 || strncmp(problem, "MASTERDOWN", 10) == 0 ||

@@ -237,11 +237,13 @@ take_reply(LfConnection *connection, const redisReply *reply)
 	LfServer   *server = connection->owner;
 
 	if (lf_reply_is_error(reply, "NOPERM"))
-		lf_server_note_error(server, reply->str);
+		lf_server_note_error(server, lf_reply_error(reply));
 	else if (reply->type == REDIS_REPLY_ERROR)
 	{
-		lf_server_note_error(server, reply->str);
-		lf_hint_close(server, reply->str);
+		/* it may be the answer to AUTH */
+		lf_server_note_error(server, server->options.password[0] == '\0' ?
+							 lf_reply_error(reply) : lf_reply_auth_error(reply));
+		lf_hint_close(server, server->status.last_error);
 	}
 	else if (reply->type == REDIS_REPLY_STATUS && strcmp(reply->str, "PONG") == 0)
 		take_pong(server);

@@ -143,9 +143,23 @@ lf_server_note_error(LfServer *server, const char *problem)
 	server->status_changed = true;
 }
 
+/*
+ * It does what it is asked, not only let us in: one that fails at each call would
+ * be tried ten times a second otherwise, with a line in the log each time.
+ */
+static void
+note_recovered(LfServer *server)
+{
+	if (server->failures > 0)
+		ereport(LOG,
+				(errmsg("lease_fence: server \"%s\" is available", server->options.name)));
+	server->failures = 0;
+}
+
 void
 lf_server_note_success(LfServer *server)
 {
+	note_recovered(server);
 	server->succeeded = server->status_changed = true;	/* the time comes once a pass */
 }
 
@@ -263,6 +277,49 @@ lf_reply_is_error(const redisReply *reply, const char *word)
 		strncmp(reply->str, word, length) == 0 && reply->str[length] == ' ';
 }
 
+/*
+ * What Redis says may be any bytes, and ends up in views, messages and the log,
+ * which want this database's encoding.
+ */
+static void
+make_printable(char *text)
+{
+	for (char *byte = text; *byte != '\0'; byte++)
+	{
+		if (*byte < ' ' || *byte > '~')
+			*byte = '?';
+	}
+}
+
+const char *
+lf_reply_error(const redisReply *reply)
+{
+	static char text[LF_LOCK_PROBLEM_LENGTH];
+
+	strlcpy(text, reply->str, sizeof(text));
+	make_printable(text);
+	return text;
+}
+
+/*
+ * Of AUTH.  A server that does not know the command (it can be renamed) repeats
+ * its arguments in the error, password and all.
+ */
+const char *
+lf_reply_auth_error(const redisReply *reply)
+{
+	static const char *const known[] = {"WRONGPASS ", "NOPERM ", "NOAUTH ", "LOADING ",
+		"ERR AUTH <password> called without any password",
+	"ERR Client sent AUTH, but no password is set", "ERR max number of clients reached"};
+
+	for (int i = 0; i < lengthof(known); i++)
+	{
+		if (strncmp(reply->str, known[i], strlen(known[i])) == 0)
+			return lf_reply_error(reply);
+	}
+	return "AUTH was refused";
+}
+
 static void
 send_words(LfServer *server, void (*replied) (LfServer *, LfRedisCall *, const redisReply *),
 		   int argc, const char **argv)
@@ -299,6 +356,7 @@ info_value(const redisReply *reply, const char *name, char *value, Size size)
 			const char *text = line + length + 1;
 
 			strlcpy(value, text, Min(size, strcspn(text, "\r\n") + 1));
+			make_printable(value);
 			return true;
 		}
 		line = strchr(line, '\n');
@@ -316,7 +374,7 @@ is_text(LfServer *server, LfRedisCall *call, const redisReply *reply)
 		return false;
 	if (reply->type == REDIS_REPLY_ERROR)
 	{
-		lf_server_fail(server, reply->str);
+		lf_server_fail(server, lf_reply_error(reply));
 		return false;
 	}
 	if (reply->type != REDIS_REPLY_STRING && reply->type != REDIS_REPLY_STATUS)
@@ -330,6 +388,18 @@ is_text(LfServer *server, LfRedisCall *call, const redisReply *reply)
 static void
 replied_ok(LfServer *server, LfRedisCall *call, const redisReply *reply)
 {
+	(void) is_text(server, call, reply);
+}
+
+static void
+replied_auth(LfServer *server, LfRedisCall *call, const redisReply *reply)
+{
+	if (reply != NULL && reply->type == REDIS_REPLY_ERROR)
+	{
+		pfree(call);
+		lf_server_fail(server, lf_reply_auth_error(reply));
+		return;
+	}
 	(void) is_text(server, call, reply);
 }
 
@@ -366,6 +436,8 @@ replied_role(LfServer *server, LfRedisCall *call, const redisReply *reply)
 		note_lost(server);
 		lf_server_fail(server, "it is a replica");
 	}
+	else if (server->ready && server->beats > 0)
+		note_recovered(server);
 }
 
 void
@@ -391,6 +463,15 @@ replied_memory(LfServer *server, LfRedisCall *call, const redisReply *reply)
 
 /* ---- events ---- */
 
+/* The server may not let us: then there are no events, and we look by ourselves. */
+static void
+replied_to_set_events(LfServer *server, LfRedisCall *call, const redisReply *reply)
+{
+	pfree(call);
+	if (reply != NULL && reply->type == REDIS_REPLY_ERROR)
+		lf_server_note_error(server, lf_reply_error(reply));
+}
+
 /* What they have and what we need: K events of generic commands, strings, ... */
 static void
 add_events(LfServer *server, const char *present)
@@ -407,10 +488,10 @@ add_events(LfServer *server, const char *present)
 			strlcat(wanted, one, sizeof(wanted));
 	}
 	if (strcmp(wanted, present) != 0)
-		send_words(server, replied_ok, lengthof(argv), argv);
+		send_words(server, replied_to_set_events, lengthof(argv), argv);
 }
 
-/* The server may not let us: then there are no events, and we look by ourselves. */
+/* As of the other one: that it refuses is noted. */
 static void
 replied_events(LfServer *server, LfRedisCall *call, const redisReply *reply)
 {
@@ -418,7 +499,7 @@ replied_events(LfServer *server, LfRedisCall *call, const redisReply *reply)
 	if (reply == NULL)
 		return;
 	if (reply->type == REDIS_REPLY_ERROR)
-		lf_server_note_error(server, reply->str);
+		lf_server_note_error(server, lf_reply_error(reply));
 	else if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
 			 reply->element[1]->type == REDIS_REPLY_STRING)
 		add_events(server, reply->element[1]->str);
@@ -431,11 +512,7 @@ replied_ready(LfServer *server, LfRedisCall *call, const redisReply *reply)
 {
 	if (!is_text(server, call, reply))
 		return;
-	if (server->failures > 0)
-		ereport(LOG,
-				(errmsg("lease_fence: server \"%s\" is available", server->options.name)));
 	server->ready = true;
-	server->failures = 0;
 	server->status.connected = true;
 	server->status_changed = true;
 	server->beat_at = lf_clock_now() + BEAT_APART;
@@ -456,9 +533,9 @@ greet(LfServer *server)
 	const char *select[] = {"SELECT", db};
 
 	if (options->username[0] != '\0')
-		send_words(server, replied_ok, lengthof(user), user);
+		send_words(server, replied_auth, lengthof(user), user);
 	else if (options->password[0] != '\0')
-		send_words(server, replied_ok, lengthof(password), password);
+		send_words(server, replied_auth, lengthof(password), password);
 	snprintf(db, sizeof(db), "%d", options->db);
 	if (options->db != 0)
 		send_words(server, replied_ok, lengthof(select), select);
@@ -582,11 +659,16 @@ lf_coordinator_disconnect(const char *reason)
 
 /* ---- a pass ---- */
 
+/*
+ * One that broke off is wanted back although nobody asks: it may be another one
+ * than before, or no master any more, and leases of it may be live.
+ */
 static bool
 is_needed(const LfServer *server)
 {
 	return lf_coordinators && server->defined &&
-		(server->interests > 0 || !dlist_is_empty((dlist_head *) &server->unsent));
+		(server->interests > 0 || !dlist_is_empty((dlist_head *) &server->unsent) ||
+		 (server->failures > 0 && lf_clock_now() - server->used_at < UNUSED_LIMIT));
 }
 
 static void

@@ -98,6 +98,10 @@ extern const char *lf_server_refusal(LfServer *server);
 /* First word of an error that Redis replied. */
 extern bool lf_reply_is_error(const redisReply *reply, const char *word);
 
+/* Its text, fit to be shown; that of AUTH without what is secret.  Good until the next. */
+extern const char *lf_reply_error(const redisReply *reply);
+extern const char *lf_reply_auth_error(const redisReply *reply);
+
 /* redis_call.c: sends what waited until the server was ready; tells the refused. */
 extern void lf_call_send_unsent(LfServer *server);
 extern void lf_call_tell_refused(LfClock *next);

@@ -176,8 +176,12 @@ static void
 set_deadline(LfRemote *remote, const LfLockAnswer *answer)
 {
 	LfClock		now = lf_clock_now();
+	int64		left = answer->left;
 
-	remote->deadline = lf_clock_after(answer->asked, answer->left);
+	/* a lock of our own runs no longer than we asked for */
+	if (!remote->adopts)
+		left = Min(left, remote->ttl);
+	remote->deadline = lf_clock_after(answer->asked, left);
 	remote->look_at = now + Max(remote->deadline - now, 0) / 3;
 }
 
@@ -430,7 +434,7 @@ answer_nobody(const LfLockQuestion *question, const LfLockAnswer *answer)
 {
 	if (question->call == LF_LOCK_TAKE &&
 		(answer->state == LF_LOCK_HELD || answer->state == LF_LOCK_UNKNOWN))
-		lf_tracked_release(question->lock, question->value, answer->left);
+		lf_tracked_release(question->lock, question->value, question->ttl);
 }
 
 static void
@@ -470,7 +474,7 @@ contradicts(const LfRemote *remote, const LfLockQuestion *question,
 		case LF_LOCK_UNKNOWN:
 			return false;
 		case LF_LOCK_HELD:
-			return question->call == LF_LOCK_RELEASE ? same : !same;
+			return question->call == LF_LOCK_RELEASE || !same;
 		case LF_LOCK_NO_EXPIRY:
 			return !same;
 		case LF_LOCK_OTHER:

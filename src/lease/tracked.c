@@ -45,7 +45,7 @@ typedef struct Tracked
 	dlist_node	key_node;		/* in its key's chain */
 	LfClock		due;
 	LfClock		looked_at;
-	LfClock		release_until;
+	LfClock		release_until;	/* it has run out by itself then; 0: not known yet */
 	int64		left;			/* as the last answer had it */
 	bool		queued;			/* in the heap */
 	bool		asked;			/* a question is under way */
@@ -230,7 +230,8 @@ stop_tracking(Tracked *tracked)
 		return;
 	}
 	tracked->releasing = true;
-	tracked->release_until = lf_clock_after(lf_clock_now(), tracked->left);
+	if (tracked->release_until == 0)
+		tracked->release_until = lf_clock_after(lf_clock_now(), tracked->left);
 	ask(tracked, LF_LOCK_RELEASE, 0);
 }
 
@@ -301,6 +302,25 @@ end_lease(Tracked *tracked, LfOver how)
 	lf_entry_lift_bar(tracked->resource, tracked->token);
 }
 
+/*
+ * Until when an answer says that it is held.  A lock of our own runs no longer
+ * than we asked for, whatever Redis says (its clock may have been put back): it
+ * is released then.
+ */
+static LfClock
+deadline_by(const Tracked *tracked, const LfLockQuestion *question,
+			const LfLockAnswer *answer)
+{
+	LfClock		deadline = lf_clock_after(answer->asked, answer->left);
+	LfGrantState state;
+
+	if (tracked->adopted ||
+		!lf_entry_look(tracked->resource, lf_resource_hash(tracked->resource), &state) ||
+		state.token != tracked->token)
+		return deadline;
+	return Min(deadline, Max(state.deadline, lf_clock_after(answer->asked, question->ttl)));
+}
+
 bool
 lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
 					   const LfLockAnswer *answer)
@@ -314,7 +334,7 @@ lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
 		case LF_LOCK_HELD:
 			tracked->left = answer->left;
 			return lf_entry_set_deadline(tracked->resource, token,
-										 lf_clock_after(answer->asked, answer->left));
+										 deadline_by(tracked, question, answer));
 		case LF_LOCK_OTHER:
 		case LF_LOCK_WRONG_TYPE:
 			end_lease(tracked, LF_OVER_TAKEN);
