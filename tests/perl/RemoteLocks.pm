@@ -20,7 +20,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(lock_node add_server resource adopt adopt_known write_under await_over
-  is_live the_error ask ask_for how_ended status await_status is_growing quote worker_pid seconds);
+  is_live the_error ask ask_for how_ended status await_status is_growing quote worker_pid reconnect adopting writing);
 
 my ($node, $session, $error, %made);
 
@@ -154,13 +154,26 @@ sub worker_pid
 	return ask("SELECT pid FROM pg_stat_activity WHERE backend_type = 'lease_fence worker' AND datname = 'postgres'");
 }
 
-# How long something takes.
-sub seconds
+# After a crash of the server.
+sub reconnect
 {
-	my ($what) = @_;
-	my $from = time;
-	$what->();
-	return time - $from;
+	$node->poll_query_until('postgres', 'SELECT true') or die 'the server does not come back';
+	$session = LeaseSessions->new($node);
+	return;
+}
+
+# Statements for a session of the test's own.
+sub adopting
+{
+	my ($resource, $holder) = @_;
+	return 'SELECT token FROM lease_fence.adopt(resource => ' . quote($resource) . ', holder => '
+	  . quote($holder) . ')';
+}
+
+sub writing
+{
+	my ($resource, $n) = @_;
+	return "UPDATE work SET n = $n WHERE name = " . quote($resource);
 }
 
 1;
