@@ -547,6 +547,10 @@ SELECT 'error', 'profile ' || quote_ident(name), 'its server ' || quote_ident(se
        'drop the profile, and add it again with another server'
 FROM profile WHERE here AND policy = 'single' AND wrapper <> 'lease_fence_redis'
 UNION ALL
+SELECT 'warning', 'server ' || quote_ident(server), warning,
+       'give locks a server of their own, or set its maxmemory-policy to noeviction'
+FROM lease_fence.worker_status WHERE warning IS NOT NULL
+UNION ALL
 SELECT 'warning', t.tgrelid::regclass::text, 'its trigger ' || quote_ident(t.tgname) || ' does not fire for what a subscription brings',
        'ALTER TABLE ' || t.tgrelid::regclass::text || ' ENABLE REPLICA TRIGGER ' || quote_ident(t.tgname)
 FROM pg_trigger t

@@ -231,6 +231,19 @@ take_pong(LfServer *server)
 		lf_server_events()->ready(server->oid);
 }
 
+static bool
+is_about_channel(const redisReply *reply, const char *kind)
+{
+	return reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
+		reply->element[0]->type == REDIS_REPLY_STRING &&
+		reply->element[1]->type == REDIS_REPLY_STRING &&
+		strcmp(reply->element[0]->str, kind) == 0;
+}
+
+/*
+ * Events come from the answer to SUBSCRIBE on: what happened to the lock between
+ * the look before and then is found by one more.
+ */
 static void
 take_reply(LfConnection *connection, const redisReply *reply)
 {
@@ -251,10 +264,9 @@ take_reply(LfConnection *connection, const redisReply *reply)
 			 reply->element[0]->type == REDIS_REPLY_STRING &&
 			 strcmp(reply->element[0]->str, "pong") == 0)
 		take_pong(server);
-	else if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
-			 reply->element[0]->type == REDIS_REPLY_STRING &&
-			 reply->element[1]->type == REDIS_REPLY_STRING &&
-			 strcmp(reply->element[0]->str, "message") == 0)
+	else if (is_about_channel(reply, "message"))
+		take_message(server, reply->element[1], reply->element[2]);
+	else if (is_about_channel(reply, "subscribe") && !server->hints_fresh)
 		take_message(server, reply->element[1], reply->element[2]);
 }
 

@@ -19,6 +19,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
+#include "base/point.h"
 #include "base/transaction.h"
 #include "common/hashfn.h"
 #include "coordinator/profile.h"
@@ -299,6 +300,7 @@ static void
 end_lease(Tracked *tracked, LfOver how)
 {
 	lf_entry_end(tracked->resource, tracked->token, how);
+	LF_POINT("loss-noted");
 	lf_entry_lift_bar(tracked->resource, tracked->token);
 }
 
@@ -329,6 +331,7 @@ lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
 
 	if (tracked == NULL || tracked->releasing)
 		return false;
+	LF_POINT("look-answered");
 	switch (answer->state)
 	{
 		case LF_LOCK_HELD:
