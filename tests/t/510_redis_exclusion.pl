@@ -233,14 +233,23 @@ foreach my $part ('{tag}x', 'a b  c ', '*', '?', '[a-z]', 'back\\slash', "new\nl
 		is($redis->must('DBSIZE') > 0 && $redis->must(@take) // '', $kind eq 'stock' ? '' : $redis->must('PTTL', $name),
 			"$shown: nobody else gets it") if $kind eq 'stock';
 		cmp_ok($redis->must(@take), '>', 0, "$shown: nobody else gets it") if $kind eq 'job';
-		# a waiting session is woken by that very name's events
 		$t->send("SELECT token FROM lease_fence.acquire($quoted, scope => 'session', wait => '60s')");
 		wait_for_waiting($t);
 		$s->query("SELECT lease_fence.release($token)");
 		like($token = $t->answer, qr/^\d+$/, "$shown: handed over");
+		$t->query("SELECT lease_fence.release($token)");
+		wait_until("$shown is released", sub { !$redis->must('EXISTS', $name) });
+
+		# what happens to it is told under its very name: nobody looks by the clock
+		# before a third of its time has passed
+		$redis->must(@take);
+		my $taker = $kind eq 'stock' ? 'python' : $java;
+		$token = $t->query("SELECT token FROM lease_fence.adopt($quoted, '$taker')");
+		like($token, qr/^\d+$/, "$shown: adopted");
 		$redis->must('DEL', $name);
+		my $deleted = now();
 		wait_until("$shown is seen as gone", sub { $t->query("SELECT lease_fence.remaining($token) IS NULL") eq 't' });
-		is(state_of($dba, $name =~ s/'/''/gr), 'released', "$shown: its deletion is seen");
+		cmp_ok(now() - $deleted, '<', 10, "$shown: its deletion is seen at once");
 	}
 }
 
