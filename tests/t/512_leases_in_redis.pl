@@ -322,14 +322,14 @@ is_gone('brief:kept', 'and the lock of the session\'s is released by it');
 
 # Redis is another one when the next worker comes: also if somebody has put back
 # a lock of the same name and bytes.
-$token = adopted('stock:36', 60000);
+$token = adopted('stock:36', 300_000);
 $own = $s->lease(q{'stock:37', scope => 'session'});
 $value = value_of($redis, 'stock:37');
 $worker = worker_of($dba);
 kill 'STOP', $worker;
 $redis->restart;
-lock('stock:36', 'me');
-lock('stock:37', $value);
+lock('stock:36', 'me', 300_000);
+lock('stock:37', $value, 300_000);
 $node->safe_psql('template1', "SELECT pg_terminate_backend($worker)");
 kill 'CONT', $worker;
 is(end_of('stock:36'), 'lapsed', 'after a restart of Redis that no worker saw an adopted lease has lapsed');
