@@ -58,10 +58,11 @@ reserved_by(const LfResource *resource, const LfPending *except)
 }
 
 /*
- * Does a request that came before wait for this resource?  It may have become
- * free in the middle of a pass, after that request was looked at.
+ * The request that came before and waits for this resource; NULL: there is none.
+ * It may have become free in the middle of a pass, after that request was looked
+ * at.
  */
-static bool
+static const LfRemote *
 waited_for_before(const LfResource *resource, const LfPending *pending)
 {
 	dlist_iter	iter;
@@ -71,13 +72,13 @@ waited_for_before(const LfResource *resource, const LfPending *pending)
 		LfPending  *other = lf_pending_of(iter.cur);
 
 		if (other == pending)
-			return false;
+			return NULL;
 		if (other->request.kind == LF_REQUEST_ACQUIRE &&
 			other->reserved < other->request.count &&
 			lf_resource_equal(&other->mints[other->reserved].grant.resource, resource))
-			return true;
+			return &other->remotes[other->reserved];
 	}
-	return false;
+	return NULL;
 }
 
 /*
@@ -158,6 +159,7 @@ reserve(LfPending *pending, int number, LfClock *next)
 	const LfResource *resource = &pending->mints[number].grant.resource;
 	LfClock		now = lf_clock_now();
 	LfGrantState state;
+	const LfRemote *before;
 
 	if (reserved_by(resource, pending) != NULL)
 		return MUST_WAIT;
@@ -185,9 +187,12 @@ reserve(LfPending *pending, int number, LfClock *next)
 		*next = Min(*next, state.deadline);
 		return MUST_WAIT;
 	}
-	if (waited_for_before(resource, pending))
+	before = waited_for_before(resource, pending);
+	if (before != NULL)
 	{
-		lf_pending_look_again();
+		/* one that has asked its lock service is woken by it */
+		if (before->state == LF_REMOTE_IDLE)
+			lf_pending_look_again();
 		return MUST_WAIT;
 	}
 	return reserve_remotely(pending, number, next);
