@@ -532,7 +532,8 @@ SELECT 'error', 'worker', 'the worker of this database is ' || worker || ', afte
 FROM lease_fence.worker_state()
 WHERE worker <> 'running' AND (failures > 0 OR (worker = 'wanted' AND since < clock_timestamp() - '5 seconds'::interval))
 UNION ALL
-SELECT 'warning', 'server ' || quote_ident(server), warning, 'set maxmemory-policy noeviction in Redis'
+SELECT 'warning', 'server ' || quote_ident(server), warning,
+       'give locks a Redis of their own, with maxmemory-policy noeviction'
 FROM lease_fence.worker_status WHERE warning IS NOT NULL
 UNION ALL
 SELECT 'warning', 'profile ' || quote_ident(name), 'it was added in another system or database and is off here',
@@ -546,10 +547,6 @@ UNION ALL
 SELECT 'error', 'profile ' || quote_ident(name), 'its server ' || quote_ident(server) || ' is not one of lease_fence_redis',
        'drop the profile, and add it again with another server'
 FROM profile WHERE here AND policy = 'single' AND wrapper <> 'lease_fence_redis'
-UNION ALL
-SELECT 'warning', 'server ' || quote_ident(server), warning,
-       'give locks a server of their own, or set its maxmemory-policy to noeviction'
-FROM lease_fence.worker_status WHERE warning IS NOT NULL
 UNION ALL
 SELECT 'warning', t.tgrelid::regclass::text, 'its trigger ' || quote_ident(t.tgname) || ' does not fire for what a subscription brings',
        'ALTER TABLE ' || t.tgrelid::regclass::text || ' ENABLE REPLICA TRIGGER ' || quote_ident(t.tgname)
