@@ -39,6 +39,7 @@ typedef enum LfLockState
 typedef struct LfLockAnswer
 {
 	LfLockState state;
+	bool		sent;			/* UNKNOWN: it may have been carried out */
 	LfClock		asked;			/* before it went out: it is held until
 								 * asked + left */
 	int64		left;			/* microseconds; HELD: that value's, OTHER: of

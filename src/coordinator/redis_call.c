@@ -25,6 +25,7 @@ typedef struct ScriptCall
 	uint64		id;
 	LfClock		asked;
 	int64		ttl;
+	bool		sent;
 	bool		whole;			/* the text was sent, not its hash */
 	LfLockValue value;
 	LfLockValue instead;
@@ -51,6 +52,7 @@ tell_unknown(ScriptCall *call, const char *problem)
 
 	memset(&answer, 0, sizeof(answer));
 	answer.state = LF_LOCK_UNKNOWN;
+	answer.sent = call->sent;
 	answer.asked = call->asked;
 	answer.left = -1;
 	strlcpy(answer.problem, problem, sizeof(answer.problem));
@@ -84,6 +86,7 @@ send_script(LfServer *server, ScriptCall *call)
 	lengths[7] = call->instead.length;
 	if (call->call == LF_LOCK_VERIFY)
 		lf_server_ask_role(server);
+	call->sent = true;
 	call->asked = lf_clock_now();
 	server->used_at = call->asked;
 	lf_server_send(server, &call->head, lengthof(argv), argv, lengths);
@@ -154,7 +157,7 @@ make_call(LfLockCall kind, const LfLock *lock, const LfLockValue *value,
 	call->id = id;
 	call->asked = lf_clock_now();
 	call->ttl = ttl;
-	call->whole = false;
+	call->sent = call->whole = false;
 	call->value = *value;
 	call->instead.length = 0;
 	if (instead != NULL)

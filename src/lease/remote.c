@@ -104,7 +104,7 @@ undo_one(const LfLock *lock, const LfHolder *holder, uint64 nonce, int64 ttl)
 	if (!OidIsValid(lock->server) || nonce == 0)
 		return;
 	lf_lock_value(&value, holder, nonce);
-	lf_tracked_release(lock, &value, ttl);
+	lf_tracked_release(lock, &value, ttl, true);
 }
 
 void
@@ -222,7 +222,10 @@ take_answer_to_take(LfPending *pending, LfRemote *remote, const LfLockAnswer *an
 			 answer->state == LF_LOCK_NO_GRANT)
 		note_busy(pending, remote, answer);
 	else
+	{
 		refuse(remote, answer);
+		remote->ours = answer->sent;	/* perhaps */
+	}
 }
 
 static void
@@ -433,8 +436,9 @@ static void
 answer_nobody(const LfLockQuestion *question, const LfLockAnswer *answer)
 {
 	if (question->call == LF_LOCK_TAKE &&
-		(answer->state == LF_LOCK_HELD || answer->state == LF_LOCK_UNKNOWN))
-		lf_tracked_release(question->lock, question->value, question->ttl);
+		(answer->state == LF_LOCK_HELD || (answer->state == LF_LOCK_UNKNOWN && answer->sent)))
+		lf_tracked_release(question->lock, question->value, question->ttl,
+						   answer->state == LF_LOCK_UNKNOWN);
 }
 
 static void
@@ -564,7 +568,8 @@ lf_remote_give_back(LfRemote *remote)
 	if (remote->listening)
 		lf_coordinator_unlisten(remote->lock);
 	if (remote->ours && remote->state != LF_REMOTE_ASKED)
-		lf_tracked_release(remote->lock, &remote->value, remote->ttl);
+		lf_tracked_release(remote->lock, &remote->value, remote->ttl,
+						   remote->state == LF_REMOTE_REFUSED);
 	remote->state = LF_REMOTE_IDLE;
 	remote->question = 0;		/* one that is under way meets nobody */
 	remote->ours = remote->listening = false;

@@ -34,6 +34,7 @@
 #define LOOK_SOONEST	INT64CONST(20000)
 #define RETRY_APART		INT64CONST(1000000)
 #define BARRED_APART	INT64CONST(1000000)
+#define UNCERTAIN_LIMIT INT64CONST(60000000)
 
 /* So many are asked about in one pass: requests must not wait for all of them. */
 #define LOOKS_PER_PASS	2000
@@ -48,10 +49,12 @@ typedef struct Tracked
 	LfClock		looked_at;
 	LfClock		release_until;	/* it has run out by itself then; 0: not known yet */
 	int64		left;			/* as the last answer had it */
+	int64		retry_apart;	/* of releases */
 	bool		queued;			/* in the heap */
 	bool		asked;			/* a question is under way */
 	bool		look_again;		/* a hint came meanwhile */
 	bool		releasing;
+	bool		uncertain;		/* what may take it can be under way still */
 	bool		adopted;
 	bool		listening;
 	LfResource *resource;
@@ -164,6 +167,7 @@ insert(int64 token, const LfLock *lock, const LfLockValue *value)
 	prepare();
 	tracked = MemoryContextAllocZero(context, sizeof(Tracked));
 	tracked->token = token;
+	tracked->retry_apart = RETRY_APART;
 	tracked->lock = copy(lock, lf_lock_size(lock));
 	tracked->value = copy(value, offsetof(LfLockValue, bytes) + value->length);
 	entry = hash_search(by_token, &token, HASH_ENTER, &found);
@@ -237,11 +241,12 @@ stop_tracking(Tracked *tracked)
 }
 
 void
-lf_tracked_release(const LfLock *lock, const LfLockValue *value, int64 ttl)
+lf_tracked_release(const LfLock *lock, const LfLockValue *value, int64 ttl, bool uncertain)
 {
 	Tracked    *tracked = insert(--last_orphan, lock, value);
 
 	tracked->left = ttl;
+	tracked->uncertain = uncertain;
 	stop_tracking(tracked);
 }
 
@@ -353,18 +358,27 @@ lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
 	return false;
 }
 
-/* An answer that is none, or one that did not come, is asked for again. */
+/*
+ * Asked again when there was no answer, and ever more seldom when the lock may
+ * come only after the answer: a call that took it can be stuck in the network.
+ */
 static void
 take_answer_to_release(Tracked *tracked, const LfLockAnswer *answer)
 {
+	bool		again = answer->state == LF_LOCK_UNKNOWN ||
+		(tracked->uncertain && answer->state != LF_LOCK_HELD &&
+		 tracked->retry_apart < UNCERTAIN_LIMIT);
+
 	lf_remote_hint(tracked->lock->server, tracked->lock->key, tracked->lock->key_length);
-	if (answer->state == LF_LOCK_UNKNOWN && lf_clock_now() < tracked->release_until)
+	if (!again || lf_clock_now() >= tracked->release_until)
 	{
-		tracked->asked = tracked->releasing = false;
-		set_due(tracked, lf_clock_after(lf_clock_now(), RETRY_APART));
-	}
-	else
 		forget(tracked);
+		return;
+	}
+	tracked->asked = tracked->releasing = false;
+	set_due(tracked, lf_clock_after(lf_clock_now(), tracked->retry_apart));
+	if (tracked->uncertain)
+		tracked->retry_apart *= 2;
 }
 
 static void

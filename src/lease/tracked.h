@@ -17,9 +17,10 @@ extern void lf_tracked_add(const LfGrant *grant, const LfLock *lock);
 
 /*
  * A lock of ours whose grant came to nothing: it is let go of, for as long as it
- * may be there.
+ * may be there.  uncertain: it may not be there yet, but come.
  */
-extern void lf_tracked_release(const LfLock *lock, const LfLockValue *value, int64 ttl);
+extern void lf_tracked_release(const LfLock *lock, const LfLockValue *value, int64 ttl,
+							   bool uncertain);
 
 /* A lease that was superseded: its lock is let go of, if it was ours. */
 extern void lf_tracked_remove(int64 token);
