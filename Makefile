@@ -24,6 +24,7 @@ OBJS = \
 	src/coordinator/redis_address.o \
 	src/coordinator/redis_call.o \
 	src/coordinator/redis_connection.o \
+	src/coordinator/redis_greet.o \
 	src/coordinator/redis_hint.o \
 	src/coordinator/redis_options.o \
 	src/coordinator/redis_script.o \

@@ -85,7 +85,7 @@ send_script(LfServer *server, ScriptCall *call)
 	argv[7] = call->instead.bytes;
 	lengths[7] = call->instead.length;
 	if (call->call == LF_LOCK_VERIFY)
-		lf_server_ask_role(server);
+		lf_greet_ask_role(server);
 	call->sent = true;
 	call->asked = lf_clock_now();
 	server->used_at = call->asked;

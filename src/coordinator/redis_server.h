@@ -2,9 +2,9 @@
  * redis_server.h
  *		A Redis server: private to the files redis_*.c.
  *
- * redis_server.c has the list of them, connects, greets and watches over them;
- * redis_call.c runs scripts; redis_hint.c listens to events on a connection of
- * its own.
+ * redis_server.c has the list of them, connects and watches over them;
+ * redis_greet.c asks them about themselves; redis_call.c runs scripts;
+ * redis_hint.c listens to events on a connection of its own.
  */
 #ifndef LF_COORDINATOR_REDIS_SERVER_H
 #define LF_COORDINATOR_REDIS_SERVER_H
@@ -89,8 +89,11 @@ extern void lf_server_fail(LfServer *server, const char *problem);
 extern void lf_server_note_error(LfServer *server, const char *problem);
 extern void lf_server_note_success(LfServer *server);
 
-/* Asks which role it has; what it says is looked at when it comes. */
-extern void lf_server_ask_role(LfServer *server);
+/* It does what it is asked. */
+extern void lf_server_note_recovered(LfServer *server);
+
+/* What was known of its locks is not true any longer. */
+extern void lf_server_note_lost(LfServer *server);
 
 /* Why nothing can be asked of it now; NULL: it can, now or when it is ready. */
 extern const char *lf_server_refusal(LfServer *server);
@@ -101,6 +104,14 @@ extern bool lf_reply_is_error(const redisReply *reply, const char *word);
 /* Its text, fit to be shown; that of AUTH without what is secret.  Good until the next. */
 extern const char *lf_reply_error(const redisReply *reply);
 extern const char *lf_reply_auth_error(const redisReply *reply);
+
+/*
+ * redis_greet.c: right after connecting; once a second; which role it has, which
+ * is looked at when the answer comes.
+ */
+extern void lf_greet(LfServer *server);
+extern void lf_greet_beat(LfServer *server, LfClock *next);
+extern void lf_greet_ask_role(LfServer *server);
 
 /* redis_call.c: sends what waited until the server was ready; tells the refused. */
 extern void lf_call_send_unsent(LfServer *server);
