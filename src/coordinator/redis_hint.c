@@ -195,6 +195,9 @@ hint(LfServer *server, const char *key, int length)
 }
 
 /*
+ * From here on we hear of what happens to a lock: what happened between the last
+ * look and now nobody told us, so that we are subscribed is a hint, too.
+ *
  * "expire" is what our own renewals look like, ten thousand of them a second;
  * and who prolongs a lock of his own is seen when it is looked at next.
  */
@@ -252,7 +255,8 @@ take_reply(LfConnection *connection, const redisReply *reply)
 	else if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
 			 reply->element[0]->type == REDIS_REPLY_STRING &&
 			 reply->element[1]->type == REDIS_REPLY_STRING &&
-			 strcmp(reply->element[0]->str, "message") == 0)
+			 (strcmp(reply->element[0]->str, "message") == 0 ||
+			  strcmp(reply->element[0]->str, "subscribe") == 0))
 		take_message(server, reply->element[1], reply->element[2]);
 }
 
