@@ -195,6 +195,9 @@ hint(LfServer *server, const char *key, int length)
 }
 
 /*
+ * From here on we hear of what happens to a lock: what happened between the last
+ * look and now nobody told us, so that we are subscribed is a hint, too.
+ *
  * "expire" is what our own renewals look like, ten thousand of them a second;
  * and who prolongs a lock of his own is seen when it is looked at next.
  */
@@ -231,6 +234,19 @@ take_pong(LfServer *server)
 		lf_server_events()->ready(server->oid);
 }
 
+/*
+ * Events come from the answer to SUBSCRIBE on: what happened to the lock between
+ * the look before and then is found by one more; when all is looked at anyway,
+ * by that.
+ */
+static void
+take_subscription(LfServer *server, const redisReply *channel, const redisReply *count)
+{
+	server->hints_heard = server->status_changed = true;
+	if (!server->hints_fresh)
+		take_message(server, channel, count);
+}
+
 static bool
 is_about_channel(const redisReply *reply, const char *kind)
 {
@@ -240,10 +256,6 @@ is_about_channel(const redisReply *reply, const char *kind)
 		strcmp(reply->element[0]->str, kind) == 0;
 }
 
-/*
- * Events come from the answer to SUBSCRIBE on: what happened to the lock between
- * the look before and then is found by one more.
- */
 static void
 take_reply(LfConnection *connection, const redisReply *reply)
 {
@@ -266,8 +278,8 @@ take_reply(LfConnection *connection, const redisReply *reply)
 		take_pong(server);
 	else if (is_about_channel(reply, "message"))
 		take_message(server, reply->element[1], reply->element[2]);
-	else if (is_about_channel(reply, "subscribe") && !server->hints_fresh)
-		take_message(server, reply->element[1], reply->element[2]);
+	else if (is_about_channel(reply, "subscribe"))
+		take_subscription(server, reply->element[1], reply->element[2]);
 }
 
 /* ---- the connection ---- */
@@ -276,7 +288,7 @@ void
 lf_hint_close(LfServer *server, const char *problem)
 {
 	lf_connection_close(&server->hints, problem);
-	server->hints_greeted = false;
+	server->hints_greeted = server->hints_heard = false;
 	server->hints_retry_at = problem == NULL ? 0 : lf_clock_now() + RETRY_APART;
 	server->status_changed = true;
 }

@@ -168,7 +168,7 @@ show_status(LfServer *server)
 		server->status.last_success = GetCurrentTimestamp();
 	server->succeeded = false;
 	server->status.queue = server->queue;
-	server->status.hints = server->hints_greeted;
+	server->status.hints = server->hints_heard;
 	strlcpy(server->status.name, server->options.name, sizeof(server->status.name));
 	lf_redis_status_write(server->place, &server->status);
 	server->status_changed = false;

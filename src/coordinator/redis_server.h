@@ -52,6 +52,7 @@ struct LfServer
 	/* redis_hint.c */
 	LfConnection hints;
 	bool		hints_greeted;
+	bool		hints_heard;	/* it lets us subscribe */
 	bool		hints_fresh;	/* there may be events that we missed */
 	LfClock		hints_retry_at;
 	LfClock		hints_beat_at;

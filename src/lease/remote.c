@@ -201,6 +201,7 @@ note_busy(LfPending *pending, LfRemote *remote, const LfLockAnswer *answer)
 
 	remote->state = LF_REMOTE_BUSY;
 	remote->ours = false;
+	remote->left = answer->left;
 	remote->look_at = now + LF_LOOK_APART;
 	if (answer->left >= 0)
 		remote->look_at = Min(remote->look_at, now + answer->left + 1000);

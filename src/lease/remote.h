@@ -41,6 +41,7 @@ typedef struct LfRemote
 	bool		confirming;		/* it is the last one before the mint */
 	bool		confirmed;
 	bool		listening;
+	int64		left;			/* BUSY: of who has it; -1: not known */
 	int64		ttl;
 	LfClock		deadline;
 	LfClock		look_at;		/* BUSY: ask again; GRANTED: keep it alive */

@@ -32,6 +32,7 @@
 
 /* Microseconds. */
 #define LOOK_SOONEST	INT64CONST(20000)
+#define LISTEN_AFTER	INT64CONST(1000000)
 #define RETRY_APART		INT64CONST(1000000)
 #define BARRED_APART	INT64CONST(1000000)
 #define UNCERTAIN_LIMIT INT64CONST(60000000)
@@ -252,12 +253,23 @@ lf_tracked_release(const LfLock *lock, const LfLockValue *value, int64 ttl, bool
 
 /* ---- when to look next ---- */
 
+/* At each third of its ttl. */
+static bool
+is_to_renew(const LfGrantState *state, LfClock now)
+{
+	return state->watchdog && state->deadline - now <= state->ttl - state->ttl / 3;
+}
+
 static void
 schedule(Tracked *tracked)
 {
 	LfClock		now = lf_clock_now();
+	LfClock		latest = LF_CLOCK_NEVER;
 	LfGrantState state;
 
+	/* a lease of our own is as a rule over before events are worth their price */
+	if (tracked->lock->watch && !tracked->listening)
+		latest = now + LISTEN_AFTER;
 	if (tracked->look_again)
 	{
 		tracked->look_again = false;
@@ -271,10 +283,12 @@ schedule(Tracked *tracked)
 		set_due(tracked, lf_clock_after(now, Min(Max(tracked->left / 3, LOOK_SOONEST), BARRED_APART)));
 		return;
 	}
-	if (state.watchdog && state.deadline - now > state.ttl - state.ttl / 3)
-		set_due(tracked, state.deadline - (state.ttl - state.ttl / 3));
-	else
+	if (is_to_renew(&state, now))
 		set_due(tracked, now + Max((state.deadline - now) / 3, LOOK_SOONEST));
+	else if (state.watchdog)
+		set_due(tracked, Min(latest, state.deadline - (state.ttl - state.ttl / 3)));
+	else
+		set_due(tracked, Min(latest, now + Max((state.deadline - now) / 3, LOOK_SOONEST)));
 }
 
 static void
@@ -287,7 +301,7 @@ look(Tracked *tracked, LfOwnerCheck alive)
 	if (there && lf_grant_is_live(&grant.state, lf_clock_now()))
 	{
 		listen_to(tracked);
-		if (grant.state.watchdog && alive(grant.state.owner, grant.owner_pid, grant.state.scope))
+		if (is_to_renew(&grant.state, lf_clock_now()) && alive(grant.state.owner, grant.owner_pid, grant.state.scope))
 			ask(tracked, LF_LOCK_RENEW, grant.state.ttl);
 		else
 			ask(tracked, LF_LOCK_CHECK, 0);

@@ -193,6 +193,8 @@ reserve(LfPending *pending, int number, LfClock *next)
 		/* one that has asked its lock service is woken by it */
 		if (before->state == LF_REMOTE_IDLE)
 			lf_pending_look_again();
+		if (before->state == LF_REMOTE_BUSY)
+			lf_request_set_elsewhere(pending->slot, pending->request.ticket, before->left);
 		return MUST_WAIT;
 	}
 	return reserve_remotely(pending, number, next);
