@@ -19,6 +19,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
+#include "base/point.h"
 #include "base/transaction.h"
 #include "common/hashfn.h"
 #include "coordinator/profile.h"
@@ -231,6 +232,7 @@ stop_tracking(Tracked *tracked)
 	}
 	tracked->releasing = true;
 	tracked->release_until = lf_clock_after(lf_clock_now(), tracked->left);
+	LF_POINT("release-unasked");
 	ask(tracked, LF_LOCK_RELEASE, 0);
 }
 
@@ -334,6 +336,7 @@ lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
 static void
 take_answer_to_release(Tracked *tracked, const LfLockAnswer *answer)
 {
+	LF_POINT("release-answered");
 	lf_remote_hint(tracked->lock->server, tracked->lock->key, tracked->lock->key_length);
 	if (answer->state == LF_LOCK_UNKNOWN && lf_clock_now() < tracked->release_until)
 	{
