@@ -20,6 +20,7 @@
 #include "audit/place.h"
 #include "base/compat.h"
 #include "base/database.h"
+#include "base/point.h"
 #include "base/settings.h"
 #include "base/shmem.h"
 #include "common/ip.h"
@@ -426,6 +427,7 @@ lf_audit_reject(const LfRejection *rejection)
 	int			database = lf_database_mine();
 	int			slot = lf_backend_slot();
 
+	LF_POINT("reject-begun");
 	if (database < 0)
 	{
 		log_at_once(rejection, database);
@@ -443,7 +445,9 @@ lf_audit_reject(const LfRejection *rejection)
 	lf_audit_step(slot, LF_PLACE_EMPTY, LF_PLACE_WORD(database, LF_PLACE_PENDING));
 	lf_database_want(database);
 	lf_database_wake(database);
+	LF_POINT("reject-placed");
 
 	if (!wait_for_empty(slot, deadline))
 		give_up(slot);
+	LF_POINT("reject-woken");
 }

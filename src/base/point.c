@@ -25,8 +25,8 @@ void
 lf_point_define_setting(void)
 {
 	DefineCustomStringVariable("lease_fence.test_point",
-							   "A point in the code and what happens there: 'point=action'.",
-							   "The action is wait, error, exit or kill. Only in a build for tests.",
+							   "Points in the code and what happens there: 'point=action,...'.",
+							   "Only in a build for tests; see base/point.h.",
 							   &test_point,
 							   "",
 							   PGC_SIGHUP,
@@ -34,23 +34,52 @@ lf_point_define_setting(void)
 							   NULL, NULL, NULL);
 }
 
-/* What the setting says of this point; NULL: nothing. */
+/* Is this entry about that point, in this process?  Then its action, up to the comma. */
 static const char *
-action_at(const char *name)
+action_of(const char *entry, const char *name)
 {
 	Size		length = strlen(name);
+	char	   *end;
+	unsigned long number;
 
-	if (test_point == NULL || strncmp(test_point, name, length) != 0 ||
-		test_point[length] != '=')
+	if (strncmp(entry, name, length) != 0)
 		return NULL;
-	return test_point + length + 1;
+	entry += length;
+	if (*entry == '/')
+	{
+		number = strtoul(entry + 1, &end, 10);
+		if (number != (unsigned long) MyProcPid && number != MyDatabaseId)
+			return NULL;
+		entry = end;
+	}
+	return *entry == '=' ? entry + 1 : NULL;
+}
+
+/* Does the setting say that this is to be done at this point? */
+static bool
+is_to(const char *what, const char *name)
+{
+	Size		length = strlen(what);
+
+	for (const char *entry = test_point; entry != NULL && *entry != '\0';)
+	{
+		const char *action = action_of(entry, name);
+
+		if (action != NULL && strncmp(action, what, length) == 0 &&
+			(action[length] == '\0' || action[length] == ','))
+			return true;
+		entry = strchr(entry, ',');
+		if (entry != NULL)
+			entry++;
+	}
+	return false;
 }
 
 static void
 wait_here(const char *name)
 {
 	elog(LOG, "lease_fence: process %d waits at point %s", MyProcPid, name);
-	while (action_at(name) != NULL && strcmp(action_at(name), "wait") == 0)
+	while (is_to("wait", name))
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -65,17 +94,15 @@ wait_here(const char *name)
 void
 lf_point_reached(const char *name)
 {
-	const char *action = action_at(name);
-
-	if (action == NULL)
+	if (test_point == NULL || test_point[0] == '\0')
 		return;
-	if (strcmp(action, "wait") == 0)
+	if (is_to("wait", name))
 		wait_here(name);
-	else if (strcmp(action, "error") == 0)
+	else if (is_to("error", name))
 		elog(ERROR, "lease_fence: error at point %s", name);
-	else if (strcmp(action, "exit") == 0)
+	else if (is_to("exit", name))
 		proc_exit(1);
-	else if (strcmp(action, "kill") == 0)
+	else if (is_to("kill", name))
 		kill(MyProcPid, SIGKILL);
 }
 

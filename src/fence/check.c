@@ -310,6 +310,7 @@ lock_and_look(const LfResource *resource, uint32 hash, bool accept_lapsed,
 		admitted = reject(verdict, LF_REASON_SNAPSHOT);
 	if (!admitted)
 		lf_token_unlock_share(verdict->token);
+	LF_POINT("check-done");
 	return admitted;
 }
 
@@ -333,6 +334,7 @@ lf_check_resource(const LfResource *resource, bool accept_lapsed,
 	uint32		hash = lf_resource_hash(resource);
 	int64		floor;
 
+	LF_POINT("check-begun");
 	verdict->kind = LF_VERDICT_ACCEPTED;
 	verdict->token = 0;
 	memset(&verdict->current, 0, sizeof(verdict->current));

@@ -17,6 +17,7 @@
 #include "base/compat.h"
 #include "base/database.h"
 #include "base/notify.h"
+#include "base/point.h"
 #include "base/stat.h"
 #include "base/transaction.h"
 #include "catalog/pg_type.h"
@@ -185,6 +186,7 @@ write_ends(void *arg)
 	for (int i = 0; i < work->count; i++)
 		lf_ends_update(work->ends[i].token, work->ends[i].how, work->ends[i].at);
 	SPI_finish();
+	LF_POINT("ends-inserted");
 }
 
 /* True: they are in the table. */
@@ -198,6 +200,7 @@ try_ends(EndWork *work, char **problem)
 	if (!lf_transaction_try("writing ends of grants", write_ends, work, &end, problem) ||
 		!work->opened)
 		return false;
+	LF_POINT("ends-committed");
 	for (int i = 0; i < work->count; i++)
 	{
 		PutOff	   *place = find_put_off(work->ends[i].token);

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
+#include "base/point.h"
 #include "base/settings.h"
 #include "fence/bypass.h"
 #include "fence/check.h"
@@ -184,7 +185,9 @@ lf_guard(PG_FUNCTION_ARGS)
 	{
 		case LF_MODE_ENFORCE:
 			refuse_late_trigger(&call, trigger->tg_event);
-			return PointerGetDatum(enforce(&call, trigger->tg_event, old_row, new_row));
+			new_row = enforce(&call, trigger->tg_event, old_row, new_row);
+			LF_POINT("row-stamped");
+			return PointerGetDatum(new_row);
 		case LF_MODE_OBSERVE:
 			return PointerGetDatum(lf_guard_observe(&call, trigger->tg_event, old_row, new_row));
 		case LF_MODE_OFF:

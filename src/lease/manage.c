@@ -11,6 +11,7 @@
 #include "base/compat.h"
 #include "base/database.h"
 #include "base/errors.h"
+#include "base/point.h"
 #include "base/settings.h"
 #include "catalog/pg_type.h"
 #include "fence/check.h"
@@ -156,9 +157,11 @@ lf_renew(PG_FUNCTION_ARGS)
 	LfResource	resource;
 	LfGrantState state;
 
+	LF_POINT("renew-begun");
 	if (!lf_manage_find_grant("renew()", token, &resource, &state) ||
 		!lf_prolong(&resource, token, ttl, &state))
 		raise_for("renew()", token, &resource, reason_of(token, &state), &state);
+	LF_POINT("renew-done");
 	PG_RETURN_DATUM(lf_interval_datum(state.deadline - lf_clock_now()));
 }
 
@@ -188,8 +191,10 @@ lf_release(PG_FUNCTION_ARGS)
 
 	if (lf_held_release(token, &last) && !last)
 		PG_RETURN_BOOL(live);
+	LF_POINT("release-begun");
 	if (!current || !lf_entry_end(&resource, token, LF_OVER_RELEASED))
 		PG_RETURN_BOOL(false);
+	LF_POINT("release-ended");
 	lf_database_want(lf_database_mine());
 	PG_RETURN_BOOL(true);
 }

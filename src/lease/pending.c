@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
+#include "base/point.h"
 #include "lease/pending.h"
 #include "lease/remote.h"
 #include "utils/memutils.h"
@@ -143,6 +144,7 @@ take_in(int slot, const LfRequest *request)
 		lf_remote_describe(pending, i, lock);
 	}
 	insert_by_ticket(pending);
+	LF_POINT("request-taken");
 }
 
 void

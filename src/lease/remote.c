@@ -16,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "base/point.h"
 #include "coordinator/coordinator.h"
 #include "lease/remote.h"
 #include "lease/tracked.h"
@@ -153,6 +154,7 @@ ask_to_take(LfPending *pending, int number)
 		return;
 	}
 	remote->ours = true;
+	LF_POINT("take-unasked");
 	ask(remote, LF_LOCK_TAKE,
 		takes_back(pending, &grant->resource, &former) ? &former : NULL);
 }
@@ -214,6 +216,7 @@ note_busy(LfPending *pending, LfRemote *remote, const LfLockAnswer *answer)
 static void
 take_answer_to_take(LfPending *pending, LfRemote *remote, const LfLockAnswer *answer)
 {
+	LF_POINT("take-answered");
 	if (answer->state == LF_LOCK_HELD)
 	{
 		remote->state = LF_REMOTE_GRANTED;
@@ -359,6 +362,7 @@ begin_to_renew(LfPending *pending)
 		remote->lock = MemoryContextAlloc(pending->context, lf_lock_size(lock));
 		memcpy(remote->lock, lock, lf_lock_size(lock));
 		remote->state = LF_REMOTE_ASKED;
+		LF_POINT("renew-unasked");
 		ask(remote, remote->adopts ? LF_LOCK_VERIFY : LF_LOCK_RENEW, NULL);
 	}
 	else if (lf_entry_look(&pending->request.resource,
@@ -375,6 +379,7 @@ take_answer_to_renew(LfPending *pending, const LfLockQuestion *question,
 {
 	LfRemote   *remote = &pending->remotes[0];
 
+	LF_POINT("renew-answered");
 	if (answer->state == LF_LOCK_UNKNOWN)
 		refuse(remote, answer);
 	else if (lf_tracked_take_answer(pending->request.renewed, question, answer))

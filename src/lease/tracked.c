@@ -238,6 +238,7 @@ stop_tracking(Tracked *tracked)
 	tracked->releasing = true;
 	if (tracked->release_until == 0)
 		tracked->release_until = lf_clock_after(lf_clock_now(), tracked->left);
+	LF_POINT("release-unasked");
 	ask(tracked, LF_LOCK_RELEASE, 0);
 }
 
@@ -383,6 +384,7 @@ take_answer_to_release(Tracked *tracked, const LfLockAnswer *answer)
 		(tracked->uncertain && answer->state != LF_LOCK_HELD &&
 		 tracked->retry_apart < UNCERTAIN_LIMIT);
 
+	LF_POINT("release-answered");
 	lf_remote_hint(tracked->lock->server, tracked->lock->key, tracked->lock->key_length);
 	if (!again || lf_clock_now() >= tracked->release_until)
 	{
