@@ -76,8 +76,11 @@ OBJS = \
 	src/lease/prolong.o \
 	src/lease/queue.o \
 	src/lease/remote.o \
+	src/lease/remote_events.o \
 	src/lease/request.o \
 	src/lease/tracked.o \
+	src/lease/tracked_list.o \
+	src/lease/tracked_profiles.o \
 	src/lease/turn.o \
 	src/lease/views.o \
 	src/audit/record.o \

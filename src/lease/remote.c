@@ -7,9 +7,6 @@
  * is gone, or asks something else by now, meets nobody, and what it granted is
  * given back.
  *
- * Calls about one server are answered in the order in which it carried them out,
- * so the newest answer about a lock is the truth, whoever asked (lf_remote_see).
- *
  * What must end well: an answer that never comes (the connection is closed, and
  * that is the answer), one that comes too late (what counts is when it was
  * asked), a lock that is lost while writers under the older grant are waited for.
@@ -470,98 +467,6 @@ answered(const LfLockQuestion *question, const LfLockAnswer *answer)
 		take_answer_to_verify(pending, number, answer);
 	else if (remote->state == LF_REMOTE_ASKED)
 		take_answer_to_take(pending, remote, answer);
-}
-
-/* Does the answer show that this value has the lock no more? */
-static bool
-contradicts(const LfRemote *remote, const LfLockQuestion *question,
-			const LfLockAnswer *answer)
-{
-	bool		same = lf_lock_value_equal(&remote->value, question->value);
-
-	switch (answer->state)
-	{
-		case LF_LOCK_UNKNOWN:
-			return false;
-		case LF_LOCK_HELD:
-			return question->call == LF_LOCK_RELEASE || !same;
-		case LF_LOCK_NO_EXPIRY:
-			return !same;
-		case LF_LOCK_OTHER:
-		case LF_LOCK_NO_GRANT:
-			return same;
-		case LF_LOCK_ABSENT:
-		case LF_LOCK_WRONG_TYPE:
-			return true;
-	}
-	return false;				/* keep the compiler quiet */
-}
-
-void
-lf_remote_see(const LfLockQuestion *question, const LfLockAnswer *answer)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, lf_pending_all())
-	{
-		LfPending  *pending = lf_pending_of(iter.cur);
-
-		for (int i = 0; i < pending->request.count; i++)
-		{
-			LfRemote   *remote = &pending->remotes[i];
-
-			if (remote->state != LF_REMOTE_GRANTED || remote->lock == NULL ||
-				!lf_lock_equal(remote->lock, question->lock) ||
-				!contradicts(remote, question, answer))
-				continue;
-			remote->state = LF_REMOTE_LOST;
-			remote->found = answer->state == LF_LOCK_ABSENT ? LF_LOCK_ABSENT : LF_LOCK_OTHER;
-		}
-	}
-}
-
-void
-lf_remote_hint(Oid server, const char *key, int length)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, lf_pending_all())
-	{
-		LfPending  *pending = lf_pending_of(iter.cur);
-
-		for (int i = 0; i < pending->request.count; i++)
-		{
-			LfRemote   *remote = &pending->remotes[i];
-
-			if ((remote->state == LF_REMOTE_BUSY || remote->state == LF_REMOTE_GRANTED) &&
-				remote->lock != NULL && remote->lock->server == server &&
-				remote->lock->key_length == length &&
-				memcmp(remote->lock->key, key, length) == 0)
-				remote->look_at = 0;
-		}
-	}
-}
-
-void
-lf_remote_lost(Oid server)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, lf_pending_all())
-	{
-		LfPending  *pending = lf_pending_of(iter.cur);
-
-		for (int i = 0; i < pending->request.count; i++)
-		{
-			LfRemote   *remote = &pending->remotes[i];
-
-			if (remote->state != LF_REMOTE_GRANTED || remote->lock == NULL ||
-				remote->lock->server != server)
-				continue;
-			remote->state = LF_REMOTE_LOST;
-			remote->found = LF_LOCK_ABSENT;
-		}
-	}
 }
 
 /* ---- letting go ---- */

@@ -20,15 +20,9 @@
 
 #include "base/compat.h"
 #include "base/point.h"
-#include "base/transaction.h"
-#include "common/hashfn.h"
-#include "coordinator/profile.h"
 #include "fence/ends.h"
 #include "lease/remote.h"
-#include "lease/tracked.h"
-#include "lib/pairingheap.h"
-#include "utils/hsearch.h"
-#include "utils/memutils.h"
+#include "lease/tracked_list.h"
 
 /* Microseconds. */
 #define LOOK_SOONEST	INT64CONST(20000)
@@ -40,199 +34,39 @@
 /* So many are asked about in one pass: requests must not wait for all of them. */
 #define LOOKS_PER_PASS	2000
 
-/* Resource, value and lock are allocated as far as their bytes go. */
-typedef struct Tracked
-{
-	int64		token;			/* below 0: only to be released */
-	pairingheap_node due_node;
-	dlist_node	key_node;		/* in its key's chain */
-	LfClock		due;
-	LfClock		looked_at;
-	LfClock		release_until;	/* it has run out by itself then; 0: not known yet */
-	int64		left;			/* as the last answer had it */
-	int64		retry_apart;	/* of releases */
-	bool		queued;			/* in the heap */
-	bool		asked;			/* a question is under way */
-	bool		look_again;		/* a hint came meanwhile */
-	bool		releasing;
-	bool		uncertain;		/* what may take it can be under way still */
-	bool		adopted;
-	bool		listening;
-	LfResource *resource;
-	LfLockValue *value;
-	LfLock	   *lock;
-} Tracked;
-
-typedef struct TokenEntry
-{
-	int64		token;
-	Tracked    *tracked;
-} TokenEntry;
-
-/* Of locks whose keys have the same hash: told apart by looking. */
-typedef struct KeyChain
-{
-	uint32		hash;
-	dlist_head	tracked;
-} KeyChain;
-
-static int	compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg);
 static void answered(const LfLockQuestion *question, const LfLockAnswer *answer);
 
-static MemoryContext context = NULL;
-static HTAB *by_token = NULL;
-static HTAB *by_key = NULL;
-static pairingheap *due_heap = NULL;
 static int64 last_orphan = 0;
-static bool recovered = false;
-static uint64 profiles_seen = 0;
 
-static Tracked *
-of_due_node(pairingheap_node *node)
-{
-	return pairingheap_container(Tracked, due_node, node);
-}
-
-static int
-compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
-{
-	LfClock		left = pairingheap_const_container(Tracked, due_node, a)->due;
-	LfClock		right = pairingheap_const_container(Tracked, due_node, b)->due;
-
-	return left < right ? 1 : left > right ? -1 : 0;
-}
-
-/* ---- the list ---- */
+/* ---- asking ---- */
 
 static void
-prepare(void)
-{
-	HASHCTL		tokens = {.keysize = sizeof(int64), .entrysize = sizeof(TokenEntry)};
-	HASHCTL		keys = {.keysize = sizeof(uint32), .entrysize = sizeof(KeyChain)};
-	MemoryContext saved;
-
-	if (context != NULL)
-		return;
-	context = AllocSetContextCreate(TopMemoryContext, "lease_fence tracked leases",
-									ALLOCSET_DEFAULT_SIZES);
-	tokens.hcxt = keys.hcxt = context;
-	saved = MemoryContextSwitchTo(context);
-	by_token = hash_create("tracked by token", 256, &tokens, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	by_key = hash_create("tracked by key", 256, &keys, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	due_heap = pairingheap_allocate(compare_due, NULL);
-	MemoryContextSwitchTo(saved);
-}
-
-static uint32
-key_hash(Oid server, const char *key, int length)
-{
-	return hash_bytes((const unsigned char *) key, length) ^ murmurhash32(server);
-}
-
-static Tracked *
-find(int64 token)
-{
-	TokenEntry *entry;
-
-	if (context == NULL)
-		return NULL;
-	entry = hash_search(by_token, &token, HASH_FIND, NULL);
-	return entry == NULL ? NULL : entry->tracked;
-}
-
-static void *
-copy(const void *from, Size size)
-{
-	return memcpy(MemoryContextAlloc(context, size), from, size);
-}
-
-static void
-set_due(Tracked *tracked, LfClock due)
-{
-	if (tracked->queued)
-		pairingheap_remove(due_heap, &tracked->due_node);
-	tracked->due = due;
-	tracked->queued = true;
-	pairingheap_add(due_heap, &tracked->due_node);
-}
-
-static Tracked *
-insert(int64 token, const LfLock *lock, const LfLockValue *value)
-{
-	uint32		hash = key_hash(lock->server, lock->key, lock->key_length);
-	Tracked    *tracked;
-	TokenEntry *entry;
-	KeyChain   *chain;
-	bool		found;
-
-	prepare();
-	tracked = MemoryContextAllocZero(context, sizeof(Tracked));
-	tracked->token = token;
-	tracked->retry_apart = RETRY_APART;
-	tracked->lock = copy(lock, lf_lock_size(lock));
-	tracked->value = copy(value, offsetof(LfLockValue, bytes) + value->length);
-	entry = hash_search(by_token, &token, HASH_ENTER, &found);
-	Assert(!found);
-	entry->tracked = tracked;
-	chain = hash_search(by_key, &hash, HASH_ENTER, &found);
-	if (!found)
-		dlist_init(&chain->tracked);
-	dlist_push_tail(&chain->tracked, &tracked->key_node);
-	return tracked;
-}
-
-static void
-forget(Tracked *tracked)
-{
-	uint32		hash = key_hash(tracked->lock->server, tracked->lock->key, tracked->lock->key_length);
-	KeyChain   *chain = hash_search(by_key, &hash, HASH_FIND, NULL);
-
-	dlist_delete(&tracked->key_node);
-	if (dlist_is_empty(&chain->tracked))
-		hash_search(by_key, &hash, HASH_REMOVE, NULL);
-	hash_search(by_token, &tracked->token, HASH_REMOVE, NULL);
-	if (tracked->queued)
-		pairingheap_remove(due_heap, &tracked->due_node);
-	if (tracked->listening)
-		lf_coordinator_unlisten(tracked->lock);
-	if (tracked->resource != NULL)
-		pfree(tracked->resource);
-	pfree(tracked->value);
-	pfree(tracked->lock);
-	pfree(tracked);
-}
-
-static void
-listen_to(Tracked *tracked)
+listen_to(LfTracked *tracked)
 {
 	if (!tracked->listening)
 		lf_coordinator_listen(tracked->lock);
 	tracked->listening = true;
 }
 
-/* ---- asking ---- */
-
 static void
-ask(Tracked *tracked, LfLockCall call, int64 ttl)
+ask(LfTracked *tracked, LfLockCall call, int64 ttl)
 {
 	tracked->asked = true;
 	tracked->looked_at = lf_clock_now();
-	if (tracked->queued)
-		pairingheap_remove(due_heap, &tracked->due_node);
-	tracked->queued = false;
+	lf_tracked_list_unqueue(tracked);
 	lf_coordinator_ask(call, tracked->lock, tracked->value, NULL, ttl,
 					   (uint64) tracked->token, answered);
 }
 
 /* A lock of ours is let go of; of one that others took nothing is left to do. */
 static void
-stop_tracking(Tracked *tracked)
+stop_tracking(LfTracked *tracked)
 {
 	if (tracked->releasing)
 		return;
 	if (tracked->adopted)
 	{
-		forget(tracked);
+		lf_tracked_list_forget(tracked);
 		return;
 	}
 	tracked->releasing = true;
@@ -245,10 +79,11 @@ stop_tracking(Tracked *tracked)
 void
 lf_tracked_release(const LfLock *lock, const LfLockValue *value, int64 ttl, bool uncertain)
 {
-	Tracked    *tracked = insert(--last_orphan, lock, value);
+	LfTracked  *tracked = lf_tracked_list_insert(--last_orphan, lock, value);
 
 	tracked->left = ttl;
 	tracked->uncertain = uncertain;
+	tracked->retry_apart = RETRY_APART;
 	stop_tracking(tracked);
 }
 
@@ -262,10 +97,11 @@ is_to_renew(const LfGrantState *state, LfClock now)
 }
 
 static void
-schedule(Tracked *tracked)
+schedule(LfTracked *tracked)
 {
 	LfClock		now = lf_clock_now();
 	LfClock		latest = LF_CLOCK_NEVER;
+	LfClock		third;
 	LfGrantState state;
 
 	/* a lease of our own is as a rule over before events are worth their price */
@@ -274,26 +110,30 @@ schedule(Tracked *tracked)
 	if (tracked->look_again)
 	{
 		tracked->look_again = false;
-		set_due(tracked, now);
+		lf_tracked_list_set_due(tracked, now);
 		return;
 	}
 	if (!lf_entry_look(tracked->resource, lf_resource_hash(tracked->resource), &state) ||
 		state.token != tracked->token || !lf_grant_is_live(&state, now))
 	{
 		/* barred, or over: the next look says */
-		set_due(tracked, lf_clock_after(now, Min(Max(tracked->left / 3, LOOK_SOONEST), BARRED_APART)));
+		lf_tracked_list_set_due(tracked, now + Min(Max(tracked->left / 3, LOOK_SOONEST),
+												   BARRED_APART));
 		return;
 	}
 	if (is_to_renew(&state, now))
-		set_due(tracked, now + Max((state.deadline - now) / 3, LOOK_SOONEST));
+		latest = LF_CLOCK_NEVER;	/* its session is idle: as if it had no watchdog */
 	else if (state.watchdog)
-		set_due(tracked, Min(latest, state.deadline - (state.ttl - state.ttl / 3)));
-	else
-		set_due(tracked, Min(latest, now + Max((state.deadline - now) / 3, LOOK_SOONEST)));
+	{
+		lf_tracked_list_set_due(tracked, Min(latest, state.deadline - (state.ttl - state.ttl / 3)));
+		return;
+	}
+	third = now + Max((state.deadline - now) / 3, LOOK_SOONEST);
+	lf_tracked_list_set_due(tracked, Min(latest, third));
 }
 
 static void
-look(Tracked *tracked, LfOwnerCheck alive)
+look(LfTracked *tracked, LfOwnerCheck alive)
 {
 	LfGrant		grant;
 	bool		there = lf_entry_read(tracked->resource, &grant) &&
@@ -302,7 +142,8 @@ look(Tracked *tracked, LfOwnerCheck alive)
 	if (there && lf_grant_is_live(&grant.state, lf_clock_now()))
 	{
 		listen_to(tracked);
-		if (is_to_renew(&grant.state, lf_clock_now()) && alive(grant.state.owner, grant.owner_pid, grant.state.scope))
+		if (is_to_renew(&grant.state, lf_clock_now()) &&
+			alive(grant.state.owner, grant.owner_pid, grant.state.scope))
 			ask(tracked, LF_LOCK_RENEW, grant.state.ttl);
 		else
 			ask(tracked, LF_LOCK_CHECK, 0);
@@ -317,7 +158,7 @@ look(Tracked *tracked, LfOwnerCheck alive)
 
 /* The lock is not this grant's any more. */
 static void
-end_lease(Tracked *tracked, LfOver how)
+end_lease(LfTracked *tracked, LfOver how)
 {
 	lf_entry_end(tracked->resource, tracked->token, how);
 	LF_POINT("loss-noted");
@@ -330,7 +171,7 @@ end_lease(Tracked *tracked, LfOver how)
  * is released then.
  */
 static LfClock
-deadline_by(const Tracked *tracked, const LfLockQuestion *question,
+deadline_by(const LfTracked *tracked, const LfLockQuestion *question,
 			const LfLockAnswer *answer)
 {
 	LfClock		deadline = lf_clock_after(answer->asked, answer->left);
@@ -347,7 +188,7 @@ bool
 lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
 					   const LfLockAnswer *answer)
 {
-	Tracked    *tracked = find(token);
+	LfTracked  *tracked = lf_tracked_list_find(token);
 
 	if (tracked == NULL || tracked->releasing)
 		return false;
@@ -378,7 +219,7 @@ lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
  * come only after the answer: a call that took it can be stuck in the network.
  */
 static void
-take_answer_to_release(Tracked *tracked, const LfLockAnswer *answer)
+take_answer_to_release(LfTracked *tracked, const LfLockAnswer *answer)
 {
 	bool		again = answer->state == LF_LOCK_UNKNOWN ||
 		(tracked->uncertain && answer->state != LF_LOCK_HELD &&
@@ -388,11 +229,11 @@ take_answer_to_release(Tracked *tracked, const LfLockAnswer *answer)
 	lf_remote_hint(tracked->lock->server, tracked->lock->key, tracked->lock->key_length);
 	if (!again || lf_clock_now() >= tracked->release_until)
 	{
-		forget(tracked);
+		lf_tracked_list_forget(tracked);
 		return;
 	}
 	tracked->asked = tracked->releasing = false;
-	set_due(tracked, lf_clock_after(lf_clock_now(), tracked->retry_apart));
+	lf_tracked_list_set_due(tracked, lf_clock_after(lf_clock_now(), tracked->retry_apart));
 	if (tracked->uncertain)
 		tracked->retry_apart *= 2;
 }
@@ -400,7 +241,7 @@ take_answer_to_release(Tracked *tracked, const LfLockAnswer *answer)
 static void
 answered(const LfLockQuestion *question, const LfLockAnswer *answer)
 {
-	Tracked    *tracked = find((int64) question->id);
+	LfTracked  *tracked = lf_tracked_list_find((int64) question->id);
 
 	lf_remote_see(question, answer);
 	if (tracked == NULL)
@@ -415,7 +256,7 @@ answered(const LfLockQuestion *question, const LfLockAnswer *answer)
 	tracked->asked = false;
 	lf_tracked_take_answer(tracked->token, question, answer);
 	if (answer->state == LF_LOCK_UNKNOWN)
-		set_due(tracked, lf_clock_after(lf_clock_now(), RETRY_APART));
+		lf_tracked_list_set_due(tracked, lf_clock_after(lf_clock_now(), RETRY_APART));
 	else
 		schedule(tracked);
 }
@@ -423,61 +264,36 @@ answered(const LfLockQuestion *question, const LfLockAnswer *answer)
 /* ---- what servers say ---- */
 
 static void
-hint(Oid server, const char *key, int length)
-{
-	uint32		hash = key_hash(server, key, length);
-	KeyChain   *chain = context == NULL ? NULL : hash_search(by_key, &hash, HASH_FIND, NULL);
-	dlist_iter	iter;
-
-	lf_remote_hint(server, key, length);
-	if (chain == NULL)
-		return;
-	dlist_foreach(iter, &chain->tracked)
-	{
-		Tracked    *tracked = dlist_container(Tracked, key_node, iter.cur);
-
-		if (tracked->lock->server != server || tracked->lock->key_length != length ||
-			memcmp(tracked->lock->key, key, length) != 0 || tracked->releasing)
-			continue;
-		if (tracked->asked)
-			tracked->look_again = true;
-		else
-			set_due(tracked, lf_clock_now());
-	}
-}
-
-static void
-for_server(Oid server, void (*what) (Tracked *tracked))
-{
-	HASH_SEQ_STATUS scan;
-	TokenEntry *entry;
-
-	if (context == NULL)
-		return;
-	hash_seq_init(&scan, by_token);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-	{
-		if (entry->tracked->lock->server == server)
-			what(entry->tracked);
-	}
-}
-
-static void
-look_now(Tracked *tracked)
+look_now(LfTracked *tracked)
 {
 	if (!tracked->asked)
-		set_due(tracked, lf_clock_now());
+		lf_tracked_list_set_due(tracked, lf_clock_now());
+}
+
+static void
+look_again(LfTracked *tracked)
+{
+	if (tracked->asked && !tracked->releasing)
+		tracked->look_again = true;
+	look_now(tracked);
+}
+
+static void
+hint(Oid server, const char *key, int length)
+{
+	lf_remote_hint(server, key, length);
+	lf_tracked_list_visit_key(server, key, length, look_again);
 }
 
 static void
 ready(Oid server)
 {
-	for_server(server, look_now);
+	lf_tracked_list_visit_server(server, look_now);
 }
 
 /* Who is barred stays so until a look shows another holder, or none. */
 static void
-lose(Tracked *tracked)
+lose(LfTracked *tracked)
 {
 	if (tracked->resource != NULL)
 		lf_entry_end(tracked->resource, tracked->token, LF_OVER_LAPSED);
@@ -487,7 +303,7 @@ lose(Tracked *tracked)
 static void
 lost(Oid server)
 {
-	for_server(server, lose);
+	lf_tracked_list_visit_server(server, lose);
 	lf_remote_lost(server);
 }
 
@@ -495,7 +311,7 @@ lost(Oid server)
 static void
 ended(const LfEnd *end)
 {
-	Tracked    *tracked = find(end->token);
+	LfTracked  *tracked = lf_tracked_list_find(end->token);
 
 	if (tracked != NULL && !(tracked->adopted && end->how == LF_OVER_REVOKED))
 		stop_tracking(tracked);
@@ -516,15 +332,15 @@ void
 lf_tracked_add(const LfGrant *grant, const LfLock *lock)
 {
 	LfLockValue value;
-	Tracked    *tracked;
+	LfTracked  *tracked;
 
-	if (find(grant->state.token) != NULL)
+	if (lf_tracked_list_find(grant->state.token) != NULL)
 		return;
 	lf_lock_value(&value, &grant->holder, grant->nonce);
-	tracked = insert(grant->state.token, lock, &value);
+	tracked = lf_tracked_list_insert(grant->state.token, lock, &value);
 	tracked->adopted = grant->state.adopted;
-	tracked->resource = copy(&grant->resource,
-							 offsetof(LfResource, name) + grant->resource.length);
+	tracked->retry_apart = RETRY_APART;
+	lf_tracked_list_set_resource(tracked, &grant->resource);
 	tracked->left = Max(grant->state.deadline - lf_clock_now(), 0);
 	if (tracked->adopted)
 		listen_to(tracked);
@@ -532,9 +348,18 @@ lf_tracked_add(const LfGrant *grant, const LfLock *lock)
 }
 
 void
+lf_tracked_look_soon(int64 token)
+{
+	LfTracked  *tracked = lf_tracked_list_find(token);
+
+	if (tracked != NULL)
+		look_now(tracked);
+}
+
+void
 lf_tracked_remove(int64 token)
 {
-	Tracked    *tracked = find(token);
+	LfTracked  *tracked = lf_tracked_list_find(token);
 
 	if (tracked != NULL)
 		stop_tracking(tracked);
@@ -543,17 +368,17 @@ lf_tracked_remove(int64 token)
 void
 lf_tracked_hurry(int64 token, int64 apart)
 {
-	Tracked    *tracked = find(token);
+	LfTracked  *tracked = lf_tracked_list_find(token);
 
 	if (tracked != NULL && tracked->adopted && tracked->queued &&
 		tracked->due > tracked->looked_at + apart)
-		set_due(tracked, tracked->looked_at + apart);
+		lf_tracked_list_set_due(tracked, tracked->looked_at + apart);
 }
 
 const LfLock *
 lf_tracked_lock(int64 token, LfLockValue *value, bool *adopted)
 {
-	Tracked    *tracked = find(token);
+	LfTracked  *tracked = lf_tracked_list_find(token);
 
 	if (tracked == NULL || tracked->releasing)
 		return NULL;
@@ -575,124 +400,23 @@ lf_tracked_release_ended(void)
 		ended(&ends[i]);
 }
 
-bool
-lf_tracked_is_empty(void)
-{
-	return context == NULL || hash_get_num_entries(by_token) == 0;
-}
-
-/* ---- profiles ---- */
-
-/* The lock of a resource, by the profiles as they are now. */
-static bool
-lock_of(const LfResource *resource, LfLock *lock)
-{
-	const LfProfile *profile = lf_profile_of(resource);
-
-	if (profile == NULL || profile->policy != LF_POLICY_SINGLE || !profile->here ||
-		!OidIsValid(profile->server))
-		return false;
-	lf_profile_lock(profile, resource, lock);
-	return true;
-}
-
-/*
- * Is there something to be done about the lock still: renew it, look at it, or
- * release it, which the worker before us may not have come to?
- */
-static bool
-needs_tracking(const LfGrant *grant)
-{
-	const LfGrantState *state = &grant->state;
-	LfClock		now = lf_clock_now();
-
-	if (state->coordinator != LF_COORDINATOR_REDIS || state->loading || state->token == 0)
-		return false;
-	if (state->barred || lf_grant_is_live(state, now))
-		return true;
-	return grant->nonce != 0 &&
-		now < lf_clock_after(Max(state->over_since, state->deadline), state->ttl);
-}
-
-/* In a transaction: a new worker finds what the one before it tracked. */
-static void
-recover(void *arg)
-{
-	int			cursor = 0;
-	LfGrant		grant;
-	LfLock		lock;
-
-	while (lf_entry_next(MyDatabaseId, &cursor, &grant))
-	{
-		if (needs_tracking(&grant) && lock_of(&grant.resource, &lock))
-		{
-			lf_tracked_add(&grant, &lock);
-			look_now(find(grant.state.token));
-		}
-	}
-}
-
-/*
- * In a transaction.  Leases whose profile says something else by now are left
- * alone until their deadline: their lock is where nobody looks any more.
- */
-static void
-compare_profiles(void *arg)
-{
-	HASH_SEQ_STATUS scan;
-	TokenEntry *entry;
-	LfLock		lock;
-	List	   *other = NIL;
-	ListCell   *cell;
-
-	if (context == NULL)
-		return;
-	hash_seq_init(&scan, by_token);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-	{
-		Tracked    *tracked = entry->tracked;
-
-		if (tracked->resource != NULL && !tracked->releasing &&
-			(!lock_of(tracked->resource, &lock) || !lf_lock_equal(&lock, tracked->lock)))
-			other = lappend(other, tracked);
-	}
-	foreach(cell, other)
-		forget(lfirst(cell));
-}
-
-static void
-follow_profiles(void)
-{
-	XLogRecPtr	end;
-	char	   *problem;
-	uint64		generation = lf_profile_generation();
-
-	if (!recovered)
-		recovered = lf_transaction_try("finding leases of lock services", recover, NULL, &end, &problem);
-	if (generation != profiles_seen && !lf_tracked_is_empty() &&
-		lf_transaction_try("comparing profiles", compare_profiles, NULL, &end, &problem))
-		profiles_seen = generation;
-}
-
 /* ---- a pass ---- */
 
 void
 lf_tracked_pass(LfOwnerCheck alive, LfClock *next)
 {
-	follow_profiles();
-	if (lf_tracked_is_empty())
-		return;
-	for (int i = 0; i < LOOKS_PER_PASS && !pairingheap_is_empty(due_heap); i++)
-	{
-		Tracked    *tracked = of_due_node(pairingheap_first(due_heap));
+	LfTracked  *tracked;
+	int			looks = 0;
 
-		if (tracked->due > lf_clock_now())
-			break;
+	lf_tracked_follow_profiles();
+	while ((tracked = lf_tracked_list_first_due()) != NULL &&
+		   tracked->due <= lf_clock_now() && looks++ < LOOKS_PER_PASS)
+	{
 		if (tracked->resource == NULL)
 			stop_tracking(tracked);
 		else
 			look(tracked, alive);
 	}
-	if (!pairingheap_is_empty(due_heap))
-		*next = Min(*next, of_due_node(pairingheap_first(due_heap))->due);
+	if (tracked != NULL)
+		*next = Min(*next, tracked->due);
 }
