@@ -101,7 +101,7 @@ schedule(LfTracked *tracked)
 {
 	LfClock		now = lf_clock_now();
 	LfClock		latest = LF_CLOCK_NEVER;
-	LfClock		third;
+	LfClock		due;
 	LfGrantState state;
 
 	/* a lease of our own is as a rule over before events are worth their price */
@@ -121,15 +121,11 @@ schedule(LfTracked *tracked)
 												   BARRED_APART));
 		return;
 	}
-	if (is_to_renew(&state, now))
-		latest = LF_CLOCK_NEVER;	/* its session is idle: as if it had no watchdog */
-	else if (state.watchdog)
-	{
-		lf_tracked_list_set_due(tracked, Min(latest, state.deadline - (state.ttl - state.ttl / 3)));
-		return;
-	}
-	third = now + Max((state.deadline - now) / 3, LOOK_SOONEST);
-	lf_tracked_list_set_due(tracked, Min(latest, third));
+	if (state.watchdog && !is_to_renew(&state, now))
+		due = state.deadline - (state.ttl - state.ttl / 3);
+	else
+		due = now + Max((state.deadline - now) / 3, LOOK_SOONEST);
+	lf_tracked_list_set_due(tracked, Min(latest, due));
 }
 
 static void
