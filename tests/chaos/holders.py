@@ -6,6 +6,8 @@ release, and now and then writes again under a token that it had earlier.
 """
 
 import fcntl
+import os
+import struct
 import uuid
 from collections import deque
 
@@ -55,6 +57,13 @@ class Session:
             pass
         if self.lost:
             self.close()
+
+    def send_and_leave(self, text):
+        """Sends a statement and is gone: whether it was done is not known, nor
+        when it will be."""
+        body = text.encode() + b'\0'
+        os.write(self.connection.fileno(), b'Q' + struct.pack('!I', len(body) + 4) + body)
+        self.close()
 
     def close(self):
         if self.connection is not None:
@@ -170,6 +179,10 @@ class Holder:
             body()
             xid = session.execute('SELECT pg_current_xact_id()::text').fetchone()[0]
             operation.note(xid=int(xid))
+            if self.random.random() < 0.03:
+                session.send_and_leave('COMMIT')
+                operation.unknown('answer lost')
+                return False
             committing = True
             if session.execute('COMMIT').statusmessage == 'COMMIT':
                 operation.ok()
@@ -184,6 +197,8 @@ class Holder:
                 session.leave_transaction()
                 return False
             operation.fail(error.pgcode)
+            if session.lost:
+                self.stop.wait(0.1)         # the server may be away
         session.leave_transaction()
         return True
 

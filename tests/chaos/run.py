@@ -311,6 +311,9 @@ def enough(options, outcomes, rejected):
 
 def main():
     options = arguments()
+    # What a caller's shell has set for other servers must not reach ours.
+    for name in [name for name in os.environ if name.startswith('PG')]:
+        del os.environ[name]
     folder = options.folder or tempfile.mkdtemp(prefix='lf_chaos_', dir='/tmp')
     os.makedirs(folder, exist_ok=True)
     print(f'seed {options.seed}, {options.seconds:g} s, guard {options.guard}, in {folder}', flush=True)

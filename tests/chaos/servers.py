@@ -17,6 +17,7 @@ import redis
 SETTINGS = '''
 shared_preload_libraries = 'lease_fence'
 listen_addresses = ''
+port = 5432                     # of the socket in the run's folder
 max_connections = 400
 wal_level = logical
 max_wal_size = '4GB'
