@@ -13,6 +13,9 @@ and the checker must find what they let through.
 
 import json
 
+import psycopg2
+import psycopg2.errors
+
 
 class Refused(Exception):
     """A hand-written guard said no."""
@@ -22,7 +25,7 @@ class Fence:
     """Of lease_fence."""
 
     name = 'fence'
-    styles = ('setting', 'present', 'guarded', 'savepoint')
+    styles = ('setting', 'present', 'guarded', 'savepoint', 'cursor', 'prepared')
 
     def begin(self, session, resource, token):
         pass
@@ -30,7 +33,7 @@ class Fence:
     def present(self, session, token, style):
         if style == 'present':
             session.execute('SELECT lease_fence.present(%s)', (token,))
-        elif style in ('setting', 'savepoint'):
+        elif style != 'guarded':
             session.execute("SELECT set_config('lease_fence.token', %s, true)", (str(token),))
 
     def update(self, session, resource, token, row, version, marker, style):
@@ -38,9 +41,27 @@ class Fence:
             session.execute('SELECT outcome FROM lease_fence.guarded_update(%s, %s, %s, token => %s)',
                             ('item', json.dumps({'resource': resource, 'n': row}),
                              json.dumps({'version': version, 'marker': marker}), token))
+        elif style == 'cursor':
+            self.update_by_cursor(session, resource, token, row, version, marker)
         else:
             session.execute('UPDATE item SET version = %s, marker = %s WHERE resource = %s AND n = %s',
                             (version, marker, resource, row))
+
+
+    @staticmethod
+    def update_by_cursor(session, resource, token, row, version, marker):
+        """The cursor writes the row, and then fails within a savepoint: what it
+        wrote stays, and so must its lock."""
+        session.execute('DECLARE c CURSOR FOR SELECT CASE k WHEN 1 THEN write_item(%s, %s, %s, %s, %s) '
+                        'ELSE 1 / (k - 2) END FROM generate_series(1, 2) k',
+                        (resource, row, version, marker, token))
+        session.execute('FETCH 1 FROM c')
+        session.execute('SAVEPOINT c')
+        try:
+            session.execute('FETCH 1 FROM c')
+        except psycopg2.errors.DivisionByZero:
+            session.execute('ROLLBACK TO SAVEPOINT c')
+        session.execute('CLOSE c')
 
 
 class ByHand:

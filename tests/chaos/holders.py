@@ -58,10 +58,16 @@ class Session:
         if self.lost:
             self.close()
 
-    def send_and_leave(self, text):
-        """Sends a statement and is gone: whether it was done is not known, nor
-        when it will be."""
-        body = text.encode() + b'\0'
+    def send(self, command, name):
+        """A command of transaction control, and the name that it may take."""
+        if name is None:
+            return self.execute(command)
+        return self.execute(command + ' %s', (name,))
+
+    def send_and_leave(self, command, name):
+        """Sends it and is gone: whether it was done is not known, nor when it
+        will be."""
+        body = (command if name is None else f"{command} '{name}'").encode() + b'\0'
         os.write(self.connection.fileno(), b'Q' + struct.pack('!I', len(body) + 4) + body)
         self.close()
 
@@ -176,15 +182,24 @@ class Holder:
         committing = False
         try:
             session.execute(begin)
+            if self.random.random() < 0.03:
+                session.execute("SET LOCAL statement_timeout = '20ms'")
             body()
             xid = session.execute('SELECT pg_current_xact_id()::text').fetchone()[0]
             operation.note(xid=int(xid))
+            if operation.record.get('style') == 'prepared':
+                session.execute('PREPARE TRANSACTION %s', (operation.record['marker'],))
+                committing = True           # somebody else may roll it back
+                self.dawdle()
+                commit = ('COMMIT PREPARED', operation.record['marker'])
+            else:
+                commit = ('COMMIT', None)
             if self.random.random() < 0.03:
-                session.send_and_leave('COMMIT')
+                session.send_and_leave(*commit)
                 operation.unknown('answer lost')
                 return False
             committing = True
-            if session.execute('COMMIT').statusmessage == 'COMMIT':
+            if session.send(*commit).statusmessage == commit[0]:
                 operation.ok()
             else:
                 operation.fail('rolled back')

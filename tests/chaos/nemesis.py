@@ -14,6 +14,13 @@
     pg_fast          the same, fast
     redis_restart    SIGKILL of Redis, which comes back empty
     redis_stop       SIGSTOP of Redis, SIGCONT later
+    redis_save       SAVE, which the next redis_old finds
+    redis_old        SIGKILL of Redis, which comes back with what was saved then
+    link_cut         the connections between the worker and Redis break
+    link_down        they break and none can be made, for a while
+    link_hold        nothing goes through them for a while, and nothing is lost
+    link_replies     the same, for what Redis answers alone
+    link_slow        what goes through them takes longer, for a while
     flushall, script_flush
                      what a DBA of Redis may do at any time
 """
@@ -31,8 +38,10 @@ import history
 
 # How often, in proportion; what restarts everything is rare.
 WEIGHTS = {'terminate': 10, 'cancel': 12, 'client_stop': 10, 'client_kill': 6, 'backend_stop': 6,
-           'worker_term': 4, 'worker_stop': 4, 'redis_restart': 4, 'redis_stop': 4, 'flushall': 4,
-           'script_flush': 3, 'backend_kill': 1, 'worker_kill': 1, 'launcher_kill': 1,
+           'worker_term': 4, 'worker_stop': 4, 'redis_restart': 4, 'redis_save': 2, 'redis_old': 2,
+           'redis_stop': 4, 'flushall': 4,
+           'script_flush': 3, 'link_cut': 3, 'link_down': 3, 'link_hold': 3, 'link_replies': 3,
+           'link_slow': 3, 'backend_kill': 1, 'worker_kill': 1, 'launcher_kill': 1,
            'pg_immediate': 1, 'pg_fast': 1}
 
 CLIENTS = "backend_type = 'client backend' AND usename = 'app'"
@@ -40,13 +49,38 @@ WORKER = "backend_type = 'lease_fence worker'"
 LAUNCHER = "backend_type = 'lease_fence launcher'"
 
 
+class Janitor(threading.Thread):
+    """Rolls back prepared transactions that nobody seems to end, as a
+    transaction manager would; until then they hold off the next grant."""
+
+    def __init__(self, postgres):
+        super().__init__(name='janitor', daemon=True)
+        self.postgres = postgres
+        self.stop = threading.Event()
+        self.ended = 0
+
+    def run(self):
+        while not self.stop.wait(1):
+            self.sweep('3s')
+
+    def sweep(self, older_than):
+        try:
+            for row in self.postgres.query('SELECT gid FROM pg_prepared_xacts WHERE prepared < '
+                                           'clock_timestamp() - %s::interval', (older_than,)):
+                self.postgres.query('ROLLBACK PREPARED %s', row)
+                self.ended += 1
+        except psycopg2.Error:
+            pass            # it is away, or its owner was faster
+
+
 class Nemesis(threading.Thread):
     """Injects faults until it is told to stop; then mends what it broke."""
 
-    def __init__(self, postgres, redis_server, pool, random, faults, every, log):
+    def __init__(self, postgres, redis_server, link, pool, random, faults, every, log):
         super().__init__(name='nemesis', daemon=True)
         self.postgres = postgres
         self.redis = redis_server
+        self.link = link
         self.pool = pool
         self.random = random
         self.faults = faults
@@ -210,10 +244,36 @@ class Nemesis(threading.Thread):
     def redis_restart(self):
         self.redis.restart_empty()
 
+    def redis_save(self):
+        self.redis.save()
+
+    def redis_old(self):
+        self.redis.restart_old()
+
     def redis_stop(self):
         process = self.redis.process
         return self.for_a_while(lambda: process.send_signal(signal.SIGSTOP),
                                 lambda: process.send_signal(signal.SIGCONT), 3)
+
+    def link_cut(self):
+        self.link.cut()
+
+    def link_down(self):
+        return self.for_a_while(self.link.down, self.link.up, 4)
+
+    def link_hold(self):
+        return self.for_a_while(lambda: self.link.hold('requests', 'replies'), self.link.release, 4)
+
+    def link_replies(self):
+        return self.for_a_while(lambda: self.link.hold('replies'), self.link.release, 4)
+
+    def link_slow(self):
+        def delay(seconds):
+            self.link.delay = seconds
+
+        delay_by = self.random.uniform(0.02, 0.3)
+        return f'{delay_by:.2f} s for ' + \
+            self.for_a_while(lambda: delay(delay_by), lambda: delay(0), 5)
 
     def flushall(self):
         self.redis.client().flushall()

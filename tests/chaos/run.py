@@ -42,6 +42,7 @@ import history
 import holders
 import nemesis
 import oracle
+import proxy
 import servers
 
 ROWS = 4
@@ -157,6 +158,7 @@ class Run:
         self.problems = []
         self.postgres = servers.Postgres(folder)
         self.redis = servers.Redis(folder)
+        self.link = proxy.Proxy(self.redis.port)
         kinds = kinds_of(options, self.resources)
         per = options.per_process
         self.pool = [Client(folder, f'c{i // per}', kinds[i:i + per])
@@ -164,8 +166,9 @@ class Run:
 
     def set_up(self):
         self.redis.start()
+        self.link.start()
         self.postgres.create()
-        servers.make_schema(self.postgres, self.redis.port, self.resources, ROWS, UNITS,
+        servers.make_schema(self.postgres, self.link.port, self.resources, ROWS, UNITS,
                             protect=self.options.guard == 'fence', before_rows=oracle.create)
         config = {'folder': self.folder, 'host': self.folder, 'redis_port': self.redis.port,
                   'resources': self.resources, 'seed': self.options.seed,
@@ -178,20 +181,24 @@ class Run:
 
     def traffic_with_faults(self):
         sampler = Sampler(self.postgres, self.folder + '/samples.jsonl')
+        janitor = nemesis.Janitor(self.postgres)
         with open(self.folder + '/faults.log', 'w', encoding='utf-8') as log:
-            enemy = nemesis.Nemesis(self.postgres, self.redis, self.pool,
+            enemy = nemesis.Nemesis(self.postgres, self.redis, self.link, self.pool,
                                     random.Random(f'{self.options.seed} faults'),
                                     faults_of(self.options.faults), self.options.every, log)
             for client in self.pool:
                 client.start()
             sampler.start()
+            janitor.start()
             enemy.begin(self.options.seconds)
             time.sleep(self.options.seconds)
             enemy.finish()
             self.problems += enemy.errors
             self.stop_clients()
-        sampler.stop.set()
-        sampler.join()
+        for thread in (sampler, janitor):
+            thread.stop.set()
+            thread.join()
+        janitor.sweep('0')
         return enemy.done
 
     def stop_clients(self):

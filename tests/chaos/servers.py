@@ -19,6 +19,7 @@ shared_preload_libraries = 'lease_fence'
 listen_addresses = ''
 port = 5432                     # of the socket in the run's folder
 max_connections = 400
+max_prepared_transactions = 50
 wal_level = logical
 max_wal_size = '4GB'
 fsync = off                     # processes die here, the machine does not
@@ -40,6 +41,15 @@ CREATE TABLE stock (resource text PRIMARY KEY, units bigint NOT NULL);
 ALTER TABLE item REPLICA IDENTITY FULL;
 ALTER TABLE stock REPLICA IDENTITY FULL;
 GRANT SELECT, UPDATE ON item, stock TO app;
+
+-- Writes from within a query, so that a cursor can do it row by row.
+CREATE FUNCTION write_item(resource text, n int, version bigint, marker text, token bigint) RETURNS int
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE item i SET version = write_item.version, marker = write_item.marker
+    WHERE i.resource = write_item.resource AND i.n = write_item.n;
+    RETURN n;
+END $$;
 '''
 
 PROFILES = '''
@@ -117,14 +127,19 @@ class Postgres:
         wait_until(seconds, self.is_up, 'the server does not come up')
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]
+
+
 class Redis:
-    """A server that keeps nothing on disk: started again, it is empty."""
+    """A server that keeps nothing on disk unless it is asked to: started again,
+    it is empty, or has what it had when it was asked."""
 
     def __init__(self, folder):
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(('127.0.0.1', 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.process = None
 
     def start(self):
@@ -156,6 +171,21 @@ class Redis:
         self.process.wait()
 
     def restart_empty(self):
+        self.kill()
+        self.forget()
+        self.start()
+
+    def save(self):
+        self.client().save()
+
+    def forget(self):
+        try:
+            os.remove(self.folder + '/dump.rdb')
+        except FileNotFoundError:
+            pass
+
+    def restart_old(self):
+        """With what was saved: locks of long ago, those of since then are gone."""
         self.kill()
         self.start()
 
