@@ -19,7 +19,6 @@ import glob
 import json
 import re
 import sys
-from bisect import bisect_left
 from collections import Counter, defaultdict, namedtuple
 
 import history
@@ -45,12 +44,6 @@ class History:
             self.mints[mint.resource].append(mint)
             self.mint_of[mint.token] = mint
         self.logged = Counter(attempts_in_log(log_lines))
-
-    def current(self, resource, position):
-        """The newest mint of a resource before a position."""
-        mints = self.mints[resource]
-        index = bisect_left([mint.position for mint in mints], position)
-        return mints[index - 1] if index else None
 
 
 def attempts_in_log(lines):

@@ -26,6 +26,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -220,9 +221,9 @@ class Run:
 
     def progress(self):
         """Faults are off: every resource can be had and written, by everybody
-        who may take it.  Answers the longest time that one took."""
+        who may take it.  Answers the longest time that one took, and which."""
         recorder = history.Recorder(self.folder + '/history-liveness.jsonl', 'liveness')
-        slowest = 0
+        slowest = (0, 'none')
         self.postgres.wait_up()
         for resource in self.resources:
             for kind, holder in holders.KINDS.items():
@@ -232,7 +233,7 @@ class Run:
                 if not self.one_round(holder, recorder, resource):
                     self.problems.append(f'no progress: {kind} could not write {resource} within '
                                          f'{PROGRESS_WITHIN} s')
-                slowest = max(slowest, time.monotonic() - began)
+                slowest = max(slowest, (time.monotonic() - began, f'{kind} {resource}'))
         return slowest
 
     def one_round(self, holder, recorder, resource):
@@ -319,6 +320,7 @@ def enough(options, outcomes, rejected):
 
 def main():
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))    # servers go with us
     # What a caller's shell has set for other servers must not reach ours.
     for name in [name for name in os.environ if name.startswith('PG')]:
         del os.environ[name]
@@ -339,7 +341,7 @@ def main():
     print(f'committed: mints {len(h.oracle.mints)}, rows written {len(h.oracle.writes)}, changes of '
           f'stock {len(h.oracle.stock)}, audit rows {sum(map(len, h.oracle.rejected.values()))}, '
           f'in the log instead {sum(h.logged.values())}')
-    print(f'slowest progress after the faults: {slowest:.1f} s')
+    print('slowest progress after the faults: %.1f s, %s' % slowest)
     violations = checker.check(h)
     checker.report(violations)
     problems = run.problems + list(enough(options, outcomes, rejected))

@@ -5,6 +5,7 @@ Both belong to the run alone: unix socket and data in its folder, a free port of
 """
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -128,9 +129,16 @@ class Postgres:
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
+    """Below those that the kernel gives to connections: it must still be free
+    after Redis was away for a moment."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 30000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(('127.0.0.1', port))
+                return port
+            except OSError:
+                continue
 
 
 class Redis:
