@@ -68,7 +68,10 @@ class Session:
         """Sends it and is gone: whether it was done is not known, nor when it
         will be."""
         body = (command if name is None else f"{command} '{name}'").encode() + b'\0'
-        os.write(self.connection.fileno(), b'Q' + struct.pack('!I', len(body) + 4) + body)
+        try:
+            os.write(self.connection.fileno(), b'Q' + struct.pack('!I', len(body) + 4) + body)
+        except OSError:
+            pass                # the server was gone first
         self.close()
 
     def close(self):
@@ -197,6 +200,7 @@ class Holder:
             if self.random.random() < 0.03:
                 session.send_and_leave(*commit)
                 operation.unknown('answer lost')
+                self.forget(operation.record['token'])
                 return False
             committing = True
             if session.send(*commit).statusmessage == commit[0]:
@@ -209,6 +213,7 @@ class Holder:
         except psycopg2.Error as error:
             if committing and (session.lost or error.pgcode is None):
                 operation.unknown(error.pgcode)
+                self.forget(operation.record['token'])
                 session.leave_transaction()
                 return False
             operation.fail(error.pgcode)
@@ -301,6 +306,11 @@ class Holder:
 
     def keep(self, resource, token):
         self.earlier.append((resource, token))
+
+    def forget(self, token):
+        """Something under it may be committed any moment, and a holder that goes
+        on under the same token would race with itself."""
+        self.earlier = deque((e for e in self.earlier if e[1] != token), self.earlier.maxlen)
 
     def work(self, resource, token, transactions):
         """Some transactions under one token; false as soon as one went wrong."""
