@@ -33,7 +33,7 @@ sub new
 	$option{command_timeout} //= '500ms';
 	$option{connect_timeout} //= '500ms';
 	$node->init;
-	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'lease_fence'\n$conf");
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'lease_fence'\nlease_fence.databases = 'postgres'\n$conf");
 	$node->start;
 	$self->sql('CREATE EXTENSION lease_fence');
 	$self->set_up($_, $profile, %option) foreach 'postgres';
