@@ -1,0 +1,33 @@
+# Calls that meet an unusual moment of a lock service or of the worker: none waits
+# without need, and none leaves anything behind.
+
+use strict;
+use warnings;
+
+use RedisLeases;
+use RedisServer;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'no redis-server here' unless RedisServer::available();
+
+my $redis = RedisServer->new;
+my $node = redis_node('interleavings', $redis);
+my $s = session($node);
+
+# ---- a socket that is not there ----
+
+$s->query("CREATE SERVER nowhere FOREIGN DATA WRAPPER lease_fence_redis OPTIONS (socket '/tmp/no-such-directory/redis.sock')");
+$s->query("SELECT lease_fence.add_profile(name => 'nowhere', prefix => 'nowhere:', servers => '{nowhere}')");
+my $from = now();
+$s->query("SELECT * FROM lease_fence.acquire('nowhere:1', scope => 'session', wait => '20s')");
+is($s->state, 'LF020', 'a socket that is not there: LF020');
+cmp_ok(now() - $from, '<', 5, 'a socket that is not there: at once');
+like($s->query("SELECT last_error FROM lease_fence.worker_status WHERE server = 'nowhere'"),
+	qr/could not connect/, 'a socket that is not there: the view says so');
+my $used = cpu_of(worker_of($s));
+$s->query('SELECT pg_sleep(1)');
+cmp_ok(cpu_of(worker_of($s)) - $used, '<', 0.4, 'a socket that is not there: the worker does not spin');
+
+done_testing();
