@@ -455,7 +455,10 @@ lf_coordinator_flush(LfClock *next)
 		open_if_needed(server, next);
 		if (server->connection.state == LF_CONNECTION_OPEN &&
 			!lf_connection_flush(&server->connection))
+		{
 			lf_server_fail(server, pstrdup(server->connection.problem));
+			*next = lf_clock_now(); /* who waited knows by now */
+		}
 		lf_hint_flush(server, next);
 		show_status(server);
 	}

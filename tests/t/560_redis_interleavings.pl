@@ -30,4 +30,15 @@ my $used = cpu_of(worker_of($s));
 $s->query('SELECT pg_sleep(1)');
 cmp_ok(cpu_of(worker_of($s)) - $used, '<', 0.4, 'a socket that is not there: the worker does not spin');
 
+# ---- in back-off ----
+
+my $slow = 0;
+foreach (1 .. 8)
+{
+	my $begun = now();
+	$s->query("SELECT * FROM lease_fence.acquire('nowhere:1', scope => 'session', wait => '20s')");
+	$slow++ if $s->state ne 'LF020' || now() - $begun > 0.8;
+}
+cmp_ok($slow, '<', 2, 'a server in back-off: who asks is told at once');
+
 done_testing();
