@@ -41,4 +41,18 @@ foreach (1 .. 8)
 }
 cmp_ok($slow, '<', 2, 'a server in back-off: who asks is told at once');
 
+# ---- acquire_all that cannot prolong one of what it has already ----
+
+my $other = RedisServer->new;
+add_server($node, 'other', $other);
+$s->query("SELECT lease_fence.add_profile(name => 'other', prefix => 'other:', servers => '{other}')");
+my $a = $s->query("SELECT token FROM lease_fence.acquire('a', scope => 'session')");
+my $b = $s->query("SELECT token FROM lease_fence.acquire('other:1', scope => 'session')");
+$other->stop;
+$s->query("SELECT * FROM lease_fence.acquire_all('{a,other:1}', ttl => '40s', scope => 'session')");
+is($s->state, 'LF020', 'acquire_all whose second lease cannot be prolonged: LF020');
+$s->query("SELECT lease_fence.release($a)");
+is($s->query("SELECT lease_fence.remaining($a) IS NULL"), 't', 'nothing was counted: one release ends the first');
+is($s->query("SELECT lease_fence.release($b)"), 't', 'and one the second');
+
 done_testing();
