@@ -85,6 +85,12 @@ compare_profiles(void *arg)
 	lf_tracked_list_visit(forget_if_other);
 }
 
+bool
+lf_tracked_is_recovered(void)
+{
+	return recovered;
+}
+
 void
 lf_tracked_follow_profiles(void)
 {

@@ -4,6 +4,7 @@
 use strict;
 use warnings;
 
+use LeaseSessions qw(has_points);
 use RedisLeases;
 use RedisServer;
 use PostgreSQL::Test::Cluster;
@@ -15,6 +16,16 @@ plan skip_all => 'no redis-server here' unless RedisServer::available();
 my $redis = RedisServer->new;
 my $node = redis_node('interleavings', $redis);
 my $s = session($node);
+
+sub set_point
+{
+	my ($value) = @_;
+
+	$node->safe_psql('postgres', "ALTER SYSTEM SET lease_fence.test_point = '$value'");
+	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
+	wait_until("test_point is '$value'", sub { $node->safe_psql('postgres', 'SHOW lease_fence.test_point') eq $value });
+	return;
+}
 
 # ---- a socket that is not there ----
 
@@ -54,5 +65,20 @@ is($s->state, 'LF020', 'acquire_all whose second lease cannot be prolonged: LF02
 $s->query("SELECT lease_fence.release($a)");
 is($s->query("SELECT lease_fence.remaining($a) IS NULL"), 't', 'nothing was counted: one release ends the first');
 is($s->query("SELECT lease_fence.release($b)"), 't', 'and one the second');
+
+# ---- a worker that is restarted ----
+
+SKIP:
+{
+	skip 'not a build with test points', 1 if !has_points($node);
+	my $lease = $s->query("SELECT token FROM lease_fence.acquire('stock:1', scope => 'session')");
+	my $renews = session($node);
+	my $pid = worker_of($s);
+	set_point('renew-unasked=exit');
+	$renews->send("SELECT lease_fence.renew($lease) > '0'");
+	wait_until('the worker has died', sub { worker_of($s) ne $pid });
+	set_point('');
+	is($renews->answer, 't', 'a worker that died over a renewal: the next one renews');
+}
 
 done_testing();
