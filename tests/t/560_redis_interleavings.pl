@@ -68,6 +68,14 @@ is($s->query("SELECT lease_fence.release($b)"), 't', 'and one the second');
 
 # ---- a worker that is restarted ----
 
+sub restart_worker
+{
+	my $pid = worker_of($s);
+	$s->query("SELECT pg_terminate_backend($pid)");
+	wait_until('another worker is there', sub { (worker_of($s) || $pid) ne $pid });
+	return;
+}
+
 SKIP:
 {
 	skip 'not a build with test points', 1 if !has_points($node);
@@ -80,5 +88,23 @@ SKIP:
 	set_point('');
 	is($renews->answer, 't', 'a worker that died over a renewal: the next one renews');
 }
+
+# ---- one resource whose lock cannot be named any more ----
+
+my $long = 'long:' . 'x' x 400;
+foreach my $name ('fine', 'long')
+{
+	$s->query("SELECT lease_fence.add_profile(name => '$name', prefix => '$name:', servers => '{locks}', ttl => '3s')");
+}
+my @tokens = map { $s->query("SELECT token FROM lease_fence.acquire('$_', scope => 'session')") } ('fine:1', $long, 'fine:2');
+$s->query("SELECT lease_fence.drop_profile('long')");
+$s->query("SELECT lease_fence.add_profile(name => 'long', prefix => 'long:', servers => '{locks}', lock_key => '{resource}{resource}{resource}')");
+my $offset = -s $node->logfile;
+restart_worker();
+wait_until('the long one has lapsed', sub { $s->query("SELECT lease_fence.remaining($tokens[1]) IS NULL") eq 't' });
+$s->query('SELECT pg_sleep(1)');
+is($s->query("SELECT lease_fence.remaining($_) IS NOT NULL"), 't', 'a lock that cannot be named any more: other leases go on')
+  foreach @tokens[ 0, 2 ];
+unlike(slurp_file($node->logfile, $offset), qr/has more than/, 'and the log is not full of it');
 
 done_testing();
