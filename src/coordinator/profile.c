@@ -284,11 +284,30 @@ refuse_no_lock(const LfResource *resource, const LfLock *lock)
 				 errhint("Name the resource of the lock itself.")));
 }
 
+/* False: its key is too long. */
+static bool
+fill_lock(const LfProfile *profile, const LfResource *resource, LfLock *lock)
+{
+	int			length = lf_lock_key_render(profile->lock_key, resource, lock->key);
+
+	lock->server = profile->server;
+	lock->shape = profile->shape;
+	lock->watch = profile->watch;
+	lock->key_length = Max(length, 0);
+	return length >= 0;
+}
+
+bool
+lf_profile_find_lock(const LfProfile *profile, const LfResource *resource, LfLock *lock)
+{
+	return profile->policy == LF_POLICY_SINGLE && OidIsValid(profile->server) &&
+		fill_lock(profile, resource, lock) &&
+		lf_lock_key_is_none(lock->key, lock->key_length) == NULL;
+}
+
 void
 lf_profile_lock(const LfProfile *profile, const LfResource *resource, LfLock *lock)
 {
-	int			length;
-
 	Assert(profile->policy == LF_POLICY_SINGLE);
 	if (!OidIsValid(profile->server))
 		ereport(ERROR,
@@ -298,17 +317,12 @@ lf_profile_lock(const LfProfile *profile, const LfResource *resource, LfLock *lo
 				 errdetail("Resource \"%.*s\". No server of foreign data wrapper \"%s\" has that name.",
 						   resource->length, resource->name, LF_REDIS_WRAPPER),
 				 errhint("Create the server, or drop the profile and add it again.")));
-	length = lf_lock_key_render(profile->lock_key, resource, lock->key);
-	if (length < 0)
+	if (!fill_lock(profile, resource, lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("the lock key of resource \"%.*s\" has more than %d bytes",
 						resource->length, resource->name, LF_LOCK_KEY_MAX),
 				 errdetail("By profile \"%s\" it is \"%s\".", profile->name, profile->lock_key)));
-	lock->server = profile->server;
-	lock->shape = profile->shape;
-	lock->watch = profile->watch;
-	lock->key_length = length;
 	refuse_no_lock(resource, lock);
 }
 

@@ -46,6 +46,10 @@ extern uint64 lf_profile_generation(void);
 extern void lf_profile_lock(const LfProfile *profile, const LfResource *resource,
 							LfLock *lock);
 
+/* The same where nobody is to be told why there is none; of any profile. */
+extern bool lf_profile_find_lock(const LfProfile *profile, const LfResource *resource,
+								 LfLock *lock);
+
 /*
  * Raises LF006 when leases of this profile are reserved to roles that the outer
  * user is no member of, 55000 when it belongs to another system.

@@ -194,12 +194,17 @@ lf_call_send_unsent(LfServer *server)
 	}
 }
 
-/* Whom a callback makes ask again comes in the next pass. */
+/*
+ * Whom a callback makes ask again comes in the next pass; and so does, at once, who
+ * has heard of it now, when this pass was at the requests already.
+ */
 void
 lf_call_tell_refused(LfClock *next)
 {
 	dlist_head	now = DLIST_STATIC_INIT(now);
 
+	if (!dlist_is_empty(&refused))
+		*next = lf_clock_now();
 	while (!dlist_is_empty(&refused))
 		dlist_push_tail(&now, dlist_pop_head_node(&refused));
 	while (!dlist_is_empty(&now))
@@ -209,6 +214,4 @@ lf_call_tell_refused(LfClock *next)
 
 		tell_unknown(call, problem == NULL ? "it was not connected" : problem);
 	}
-	if (!dlist_is_empty(&refused))
-		*next = lf_clock_now();
 }

@@ -171,8 +171,6 @@ lf_connection_open(LfConnection *connection)
 	connection->state = LF_CONNECTION_RESOLVING;
 	connection->give_up_at = lf_clock_after(lf_clock_now(),
 											connection->options->connect_timeout * INT64CONST(1000));
-	if (connection->options->socket[0] != '\0')
-		connect_to_path(connection);
 }
 
 static void
@@ -371,6 +369,8 @@ look_at_time(LfConnection *connection, LfClock *next)
 bool
 lf_connection_receive(LfConnection *connection, LfClock *next)
 {
+	if (connection->state == LF_CONNECTION_RESOLVING && connection->options->socket[0] != '\0')
+		connect_to_path(connection);
 	if (connection->state == LF_CONNECTION_RESOLVING)
 		resolve(connection, next);
 	if (connection->state == LF_CONNECTION_CONNECTING)

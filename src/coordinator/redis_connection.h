@@ -51,7 +51,10 @@ struct LfConnection
 	char		problem[LF_LOCK_PROBLEM_LENGTH];	/* why it was closed */
 };
 
-/* Starts it; from CLOSED only.  It goes on in lf_connection_receive. */
+/*
+ * Starts it; from CLOSED only.  It goes on in lf_connection_receive, where alone
+ * it can fail, at once perhaps: call that soon.
+ */
 extern void lf_connection_open(LfConnection *connection);
 
 /* Any time; problem NULL: nothing is wrong. */

@@ -355,7 +355,7 @@ lf_hint_receive(LfServer *server, LfClock *next)
 }
 
 void
-lf_hint_flush(LfServer *server)
+lf_hint_flush(LfServer *server, LfClock *next)
 {
 	LfConnection *connection = &server->hints;
 
@@ -366,6 +366,7 @@ lf_hint_flush(LfServer *server)
 		connection->options = &server->options;
 		connection->reply = take_reply;
 		lf_connection_open(connection);
+		*next = lf_clock_now();
 	}
 	if (connection->state == LF_CONNECTION_OPEN && !lf_connection_flush(connection))
 		fail(server);

@@ -440,7 +440,7 @@ open_if_needed(LfServer *server, LfClock *next)
 		return;
 	}
 	lf_connection_open(&server->connection);
-	*next = lf_clock_now();		/* it may be connected, or have failed, at once */
+	*next = lf_clock_now();		/* it may be connected, or fail, at once */
 }
 
 void
@@ -455,8 +455,11 @@ lf_coordinator_flush(LfClock *next)
 		open_if_needed(server, next);
 		if (server->connection.state == LF_CONNECTION_OPEN &&
 			!lf_connection_flush(&server->connection))
+		{
 			lf_server_fail(server, pstrdup(server->connection.problem));
-		lf_hint_flush(server);
+			*next = lf_clock_now(); /* who waited knows by now */
+		}
+		lf_hint_flush(server, next);
 		show_status(server);
 	}
 	lf_call_tell_refused(next);

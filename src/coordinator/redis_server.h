@@ -120,7 +120,7 @@ extern void lf_call_tell_refused(LfClock *next);
 
 /* redis_hint.c */
 extern void lf_hint_receive(LfServer *server, LfClock *next);
-extern void lf_hint_flush(LfServer *server);
+extern void lf_hint_flush(LfServer *server, LfClock *next);
 extern void lf_hint_close(LfServer *server, const char *problem);
 extern void lf_hint_forget_unused(void);
 

@@ -443,16 +443,20 @@ find_unavailable(LfRequest *request, const LfRequestName *names, int count)
 	}
 }
 
-/* All or none: without the missing ones it keeps nothing of the others. */
-static void
-ask_or_give_back(LfRequestName *names, int count, LfRequestName *missing,
-				 int missing_count, const Terms *terms)
+/*
+ * All or none: if one cannot be prolonged, or the missing ones are not to be had, it
+ * keeps nothing of the others.  How many were missing.
+ */
+static int
+reenter_or_ask(LfRequestName *names, int count, LfRequestName *missing, const Terms *terms)
 {
+	volatile int missing_count = 0;
 	LfRequest	request;
 
 	PG_TRY();
 	{
-		if (!ask_for_all(missing, missing_count, terms, &request))
+		missing_count = reenter_all(names, count, terms, missing);
+		if (missing_count > 0 && !ask_for_all(missing, missing_count, terms, &request))
 		{
 			find_unavailable(&request, missing, missing_count);
 			raise_not_available(&request);
@@ -464,6 +468,7 @@ ask_or_give_back(LfRequestName *names, int count, LfRequestName *missing,
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	return missing_count;
 }
 
 Datum
@@ -479,14 +484,10 @@ lf_acquire_all(PG_FUNCTION_ARGS)
 	for (int i = 0; i < count; i++)
 		find_coordinator(&names[i].resource, &terms, &names[i].lock, &names[i].ttl);
 	InitMaterializedSRF(fcinfo, 0);
-	missing_count = reenter_all(names, count, &terms, missing);
-	if (missing_count > 0)
-	{
-		ask_or_give_back(names, count, missing, missing_count, &terms);
-		for (int i = 0; i < missing_count; i++)
-			take(&missing[i].resource, missing[i].token, &terms);
-		merge_tokens(names, count, missing);
-	}
+	missing_count = reenter_or_ask(names, count, missing, &terms);
+	for (int i = 0; i < missing_count; i++)
+		take(&missing[i].resource, missing[i].token, &terms);
+	merge_tokens(names, count, missing);
 	for (int i = 0; i < count; i++)
 		lf_present_add(names[i].token, false);
 	return_rows(fcinfo, names, count);

@@ -346,6 +346,7 @@ lf_remote_confirm(LfPending *pending, LfClock *next)
 
 /* ---- renewing, for who asks ---- */
 
+/* A new worker must have found its leases before one of them can be missing. */
 static void
 begin_to_renew(LfPending *pending)
 {
@@ -362,6 +363,8 @@ begin_to_renew(LfPending *pending)
 		LF_POINT("renew-unasked");
 		ask(remote, remote->adopts ? LF_LOCK_VERIFY : LF_LOCK_RENEW, NULL);
 	}
+	else if (!lf_tracked_is_recovered())
+		return;
 	else if (lf_entry_look(&pending->request.resource,
 						   lf_resource_hash(&pending->request.resource), &state) &&
 			 state.token == token && lf_grant_is_live(&state, lf_clock_now()))

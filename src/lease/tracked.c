@@ -384,11 +384,12 @@ lf_tracked_lock(int64 token, LfLockValue *value, bool *adopted)
 }
 
 void
-lf_tracked_release_ended(void)
+lf_tracked_begin_pass(void)
 {
 	LfEnd		ends[256];
 	int			count;
 
+	lf_tracked_follow_profiles();
 	if (lf_tracked_is_empty())
 		return;
 	count = lf_entry_take_ends(MyDatabaseId, ends, lengthof(ends));
@@ -404,7 +405,6 @@ lf_tracked_pass(LfOwnerCheck alive, LfClock *next)
 	LfTracked  *tracked;
 	int			looks = 0;
 
-	lf_tracked_follow_profiles();
 	while ((tracked = lf_tracked_list_first_due()) != NULL &&
 		   tracked->due <= lf_clock_now() && looks++ < LOOKS_PER_PASS)
 	{

@@ -46,8 +46,14 @@ extern const LfLock *lf_tracked_lock(int64 token, LfLockValue *value, bool *adop
 extern bool lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
 								   const LfLockAnswer *answer);
 
-/* Releases the locks of leases that have ended.  Before requests are looked at. */
-extern void lf_tracked_release_ended(void);
+/*
+ * Before requests are looked at: finds what is to be tracked, if this worker is new
+ * or a profile another one; releases the locks of leases that have ended.
+ */
+extern void lf_tracked_begin_pass(void);
+
+/* What the worker before us tracked has been found. */
+extern bool lf_tracked_is_recovered(void);
 
 /*
  * Renews and looks at what is due.  alive: as for lf_entry_sweep.  Outside a

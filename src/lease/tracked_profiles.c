@@ -14,17 +14,16 @@
 static bool recovered = false;
 static uint64 profiles_seen = 0;
 
-/* The lock of a resource, by the profiles as they are now. */
+/*
+ * The lock of a resource, by the profiles as they are now; false: it has none, which
+ * is that resource's matter alone.
+ */
 static bool
 lock_of(const LfResource *resource, LfLock *lock)
 {
 	const LfProfile *profile = lf_profile_of(resource);
 
-	if (profile == NULL || profile->policy != LF_POLICY_SINGLE || !profile->here ||
-		!OidIsValid(profile->server))
-		return false;
-	lf_profile_lock(profile, resource, lock);
-	return true;
+	return profile != NULL && profile->here && lf_profile_find_lock(profile, resource, lock);
 }
 
 /*
@@ -83,6 +82,12 @@ static void
 compare_profiles(void *arg)
 {
 	lf_tracked_list_visit(forget_if_other);
+}
+
+bool
+lf_tracked_is_recovered(void)
+{
+	return recovered;
 }
 
 void

@@ -314,7 +314,7 @@ serve_leases(void)
 	LfClock		next;
 	int			ends;
 
-	lf_tracked_release_ended();
+	lf_tracked_begin_pass();
 	next = lf_queue_pass(worker.database);
 	if (lf_queue_wants_room())
 		worker.sweep_at = 0;

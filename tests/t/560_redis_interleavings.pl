@@ -1,0 +1,110 @@
+# Calls that meet an unusual moment of a lock service or of the worker: none waits
+# without need, and none leaves anything behind.
+
+use strict;
+use warnings;
+
+use LeaseSessions qw(has_points);
+use RedisLeases;
+use RedisServer;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'no redis-server here' unless RedisServer::available();
+
+my $redis = RedisServer->new;
+my $node = redis_node('interleavings', $redis);
+my $s = session($node);
+
+sub set_point
+{
+	my ($value) = @_;
+
+	$node->safe_psql('postgres', "ALTER SYSTEM SET lease_fence.test_point = '$value'");
+	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
+	wait_until("test_point is '$value'", sub { $node->safe_psql('postgres', 'SHOW lease_fence.test_point') eq $value });
+	return;
+}
+
+# ---- a socket that is not there ----
+
+$s->query("CREATE SERVER nowhere FOREIGN DATA WRAPPER lease_fence_redis OPTIONS (socket '/tmp/no-such-directory/redis.sock')");
+$s->query("SELECT lease_fence.add_profile(name => 'nowhere', prefix => 'nowhere:', servers => '{nowhere}')");
+my $from = now();
+$s->query("SELECT * FROM lease_fence.acquire('nowhere:1', scope => 'session', wait => '20s')");
+is($s->state, 'LF020', 'a socket that is not there: LF020');
+cmp_ok(now() - $from, '<', 5, 'a socket that is not there: at once');
+like($s->query("SELECT last_error FROM lease_fence.worker_status WHERE server = 'nowhere'"),
+	qr/could not connect/, 'a socket that is not there: the view says so');
+my $used = cpu_of(worker_of($s));
+$s->query('SELECT pg_sleep(1)');
+cmp_ok(cpu_of(worker_of($s)) - $used, '<', 0.4, 'a socket that is not there: the worker does not spin');
+
+# ---- in back-off ----
+
+my $slow = 0;
+foreach (1 .. 8)
+{
+	my $begun = now();
+	$s->query("SELECT * FROM lease_fence.acquire('nowhere:1', scope => 'session', wait => '20s')");
+	$slow++ if $s->state ne 'LF020' || now() - $begun > 0.8;
+}
+cmp_ok($slow, '<', 2, 'a server in back-off: who asks is told at once');
+
+# ---- acquire_all that cannot prolong one of what it has already ----
+
+my $other = RedisServer->new;
+add_server($node, 'other', $other);
+$s->query("SELECT lease_fence.add_profile(name => 'other', prefix => 'other:', servers => '{other}')");
+my $a = $s->query("SELECT token FROM lease_fence.acquire('a', scope => 'session')");
+my $b = $s->query("SELECT token FROM lease_fence.acquire('other:1', scope => 'session')");
+$other->stop;
+$s->query("SELECT * FROM lease_fence.acquire_all('{a,other:1}', ttl => '40s', scope => 'session')");
+is($s->state, 'LF020', 'acquire_all whose second lease cannot be prolonged: LF020');
+$s->query("SELECT lease_fence.release($a)");
+is($s->query("SELECT lease_fence.remaining($a) IS NULL"), 't', 'nothing was counted: one release ends the first');
+is($s->query("SELECT lease_fence.release($b)"), 't', 'and one the second');
+
+# ---- a worker that is restarted ----
+
+sub restart_worker
+{
+	my $pid = worker_of($s);
+	$s->query("SELECT pg_terminate_backend($pid)");
+	wait_until('another worker is there', sub { (worker_of($s) || $pid) ne $pid });
+	return;
+}
+
+SKIP:
+{
+	skip 'not a build with test points', 1 if !has_points($node);
+	my $lease = $s->query("SELECT token FROM lease_fence.acquire('stock:1', scope => 'session')");
+	my $renews = session($node);
+	my $pid = worker_of($s);
+	set_point('renew-unasked=exit');
+	$renews->send("SELECT lease_fence.renew($lease) > '0'");
+	wait_until('the worker has died', sub { worker_of($s) ne $pid });
+	set_point('');
+	is($renews->answer, 't', 'a worker that died over a renewal: the next one renews');
+}
+
+# ---- one resource whose lock cannot be named any more ----
+
+my $long = 'long:' . 'x' x 400;
+foreach my $name ('fine', 'long')
+{
+	$s->query("SELECT lease_fence.add_profile(name => '$name', prefix => '$name:', servers => '{locks}', ttl => '3s')");
+}
+my @tokens = map { $s->query("SELECT token FROM lease_fence.acquire('$_', scope => 'session')") } ('fine:1', $long, 'fine:2');
+$s->query("SELECT lease_fence.drop_profile('long')");
+$s->query("SELECT lease_fence.add_profile(name => 'long', prefix => 'long:', servers => '{locks}', lock_key => '{resource}{resource}{resource}')");
+my $offset = -s $node->logfile;
+restart_worker();
+wait_until('the long one has lapsed', sub { $s->query("SELECT lease_fence.remaining($tokens[1]) IS NULL") eq 't' });
+$s->query('SELECT pg_sleep(1)');
+is($s->query("SELECT lease_fence.remaining($_) IS NOT NULL"), 't', 'a lock that cannot be named any more: other leases go on')
+  foreach @tokens[ 0, 2 ];
+unlike(slurp_file($node->logfile, $offset), qr/has more than/, 'and the log is not full of it');
+
+done_testing();
