@@ -101,8 +101,8 @@ take_error(LfServer *server, ScriptCall *call, const redisReply *reply)
 		send_script(server, call);
 		return;
 	}
-	strlcpy(problem, reply->str, sizeof(problem));
-	lf_server_note_error(server, problem);
+	lf_server_note_error(server, reply->str);
+	strlcpy(problem, server->status.last_error, sizeof(problem));
 	tell_unknown(call, problem);
 	if (strncmp(problem, "READONLY", 8) == 0 || strncmp(problem, "MASTERDOWN", 10) == 0 ||
 		strncmp(problem, "NOAUTH", 6) == 0)

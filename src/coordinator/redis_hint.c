@@ -235,13 +235,15 @@ static void
 take_reply(LfConnection *connection, const redisReply *reply)
 {
 	LfServer   *server = connection->owner;
+	bool		auth = server->hints_auth;
 
+	server->hints_auth = false;
 	if (lf_reply_is_error(reply, "NOPERM"))
 		lf_server_note_error(server, reply->str);
 	else if (reply->type == REDIS_REPLY_ERROR)
 	{
-		lf_server_note_error(server, reply->str);
-		lf_hint_close(server, reply->str);
+		lf_server_note_error(server, auth ? lf_reply_auth_problem(reply) : reply->str);
+		lf_hint_close(server, server->status.last_error);
 	}
 	else if (reply->type == REDIS_REPLY_STATUS && strcmp(reply->str, "PONG") == 0)
 		take_pong(server);
@@ -297,7 +299,8 @@ greet(LfServer *server)
 		argv[1] = argv[2];
 		lengths[1] = lengths[2];
 	}
-	if (options->password[0] != '\0')
+	server->hints_auth = options->password[0] != '\0';
+	if (server->hints_auth)
 		lf_connection_send(&server->hints, options->username[0] != '\0' ? 3 : 2,
 						   argv, lengths, 1);
 	server->hints_greeted = true;

@@ -135,10 +135,24 @@ lf_server_refusal(LfServer *server)
 
 /* ---- what the view shows ---- */
 
+/*
+ * What a server says comes into views, into the log and to clients: as ASCII
+ * that can be printed, since it may be in any encoding or in none.
+ */
+static void
+copy_printable(char *target, Size size, const char *text)
+{
+	Size		length;
+
+	for (length = 0; text[length] != '\0' && length + 1 < size; length++)
+		target[length] = text[length] < ' ' || text[length] > '~' ? '?' : text[length];
+	target[length] = '\0';
+}
+
 void
 lf_server_note_error(LfServer *server, const char *problem)
 {
-	strlcpy(server->status.last_error, problem, sizeof(server->status.last_error));
+	copy_printable(server->status.last_error, sizeof(server->status.last_error), problem);
 	server->status.last_error_at = GetCurrentTimestamp();
 	server->status_changed = true;
 }
@@ -167,13 +181,16 @@ show_status(LfServer *server)
 static void
 warn(LfServer *server, const char *warning)
 {
-	if (strcmp(server->status.warning, warning) == 0)
+	char		printable[sizeof(server->status.warning)];
+
+	copy_printable(printable, sizeof(printable), warning);
+	if (strcmp(server->status.warning, printable) == 0)
 		return;
-	strlcpy(server->status.warning, warning, sizeof(server->status.warning));
+	strcpy(server->status.warning, printable);
 	server->status_changed = true;
-	if (warning[0] != '\0')
+	if (printable[0] != '\0')
 		ereport(LOG,
-				(errmsg("lease_fence: server \"%s\": %s", server->options.name, warning)));
+				(errmsg("lease_fence: server \"%s\": %s", server->options.name, printable)));
 }
 
 /* ---- failing ---- */
@@ -333,6 +350,41 @@ replied_ok(LfServer *server, LfRedisCall *call, const redisReply *reply)
 	(void) is_text(server, call, reply);
 }
 
+/*
+ * A server that does not know AUTH (renamed, or not quite a Redis) repeats the
+ * command in its answer, password and all: only answers that are known not to
+ * do that are shown.
+ */
+const char *
+lf_reply_auth_problem(const redisReply *reply)
+{
+	static const char *const harmless[] = {
+		"WRONGPASS ", "NOAUTH ", "NOPERM ", "LOADING ", "MASTERDOWN ", "DENIED ",
+		"ERR AUTH <password> called without", "ERR Client sent AUTH",
+		"ERR invalid password", "ERR wrong number of arguments",
+		"ERR max number of clients"
+	};
+
+	for (int i = 0; i < lengthof(harmless); i++)
+	{
+		if (strncmp(reply->str, harmless[i], strlen(harmless[i])) == 0)
+			return reply->str;
+	}
+	return "AUTH was refused, with an answer that is not shown, for it may repeat the password";
+}
+
+static void
+replied_auth(LfServer *server, LfRedisCall *call, const redisReply *reply)
+{
+	if (reply == NULL || reply->type != REDIS_REPLY_ERROR)
+	{
+		replied_ok(server, call, reply);
+		return;
+	}
+	pfree(call);
+	lf_server_fail(server, lf_reply_auth_problem(reply));
+}
+
 static void
 replied_run_id(LfServer *server, LfRedisCall *call, const redisReply *reply)
 {
@@ -456,9 +508,9 @@ greet(LfServer *server)
 	const char *select[] = {"SELECT", db};
 
 	if (options->username[0] != '\0')
-		send_words(server, replied_ok, lengthof(user), user);
+		send_words(server, replied_auth, lengthof(user), user);
 	else if (options->password[0] != '\0')
-		send_words(server, replied_ok, lengthof(password), password);
+		send_words(server, replied_auth, lengthof(password), password);
 	snprintf(db, sizeof(db), "%d", options->db);
 	if (options->db != 0)
 		send_words(server, replied_ok, lengthof(select), select);

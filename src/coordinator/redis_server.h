@@ -52,6 +52,7 @@ struct LfServer
 	/* redis_hint.c */
 	LfConnection hints;
 	bool		hints_greeted;
+	bool		hints_auth;		/* the next reply is the one to AUTH */
 	bool		hints_fresh;	/* there may be events that we missed */
 	LfClock		hints_retry_at;
 	LfClock		hints_beat_at;
@@ -97,6 +98,9 @@ extern const char *lf_server_refusal(LfServer *server);
 
 /* First word of an error that Redis replied. */
 extern bool lf_reply_is_error(const redisReply *reply, const char *word);
+
+/* What an error reply to AUTH may be shown as. */
+extern const char *lf_reply_auth_problem(const redisReply *reply);
 
 /* redis_call.c: sends what waited until the server was ready; tells the refused. */
 extern void lf_call_send_unsent(LfServer *server);
