@@ -223,8 +223,11 @@ replied_memory(LfServer *server, LfRedisCall *call, const redisReply *reply)
 		return;
 	if (info_value(reply, "maxmemory_policy", policy, sizeof(policy)) &&
 		strcmp(policy, "noeviction") != 0)
+	{
+		make_printable(policy);
 		snprintf(warning, sizeof(warning),
 				 "maxmemory-policy is %s: locks can be evicted before they run out", policy);
+	}
 	warn(server, warning);
 }
 

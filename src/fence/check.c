@@ -365,6 +365,15 @@ lf_check_token(int64 token, LfVerdict *verdict, LfResource *resource)
 		*resource = grant.resource;
 		if (first_look(resource, hash, floor, false, false, verdict))
 			lock_and_look(resource, hash, false, verdict);
+
+		/* numbers can be guessed: nobody learns what another role has leased */
+		if (verdict->kind == LF_VERDICT_REJECTED &&
+			(verdict->reason == LF_REASON_WRONG_ROLE ||
+			 !lf_present_role_allowed(grant.state.role)))
+		{
+			verdict->reason = LF_REASON_WRONG_ROLE;
+			memset(resource, 0, sizeof(*resource));
+		}
 	}
 }
 

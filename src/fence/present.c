@@ -148,7 +148,8 @@ lf_present_setting_is_stale(void)
 bool
 lf_present_role_allowed(Oid role)
 {
-	return OidIsValid(role) ? has_privs_of_role(GetOuterUserId(), role) : superuser();
+	return OidIsValid(role) ? has_privs_of_role(GetOuterUserId(), role) :
+		superuser_arg(GetOuterUserId());
 }
 
 static LfMatch

@@ -82,10 +82,15 @@ row_as_json(Relation relation, HeapTuple row)
 	return TextDatumGetCString(DirectFunctionCall1(row_to_json, composite));
 }
 
+/*
+ * The message reaches the client, and any function on the way that catches it:
+ * with a SECURITY DEFINER function, or a cascade, these are two roles.
+ */
 static bool
 may_read_audit(void)
 {
-	return has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
+	return has_privs_of_role(GetUserId(), ROLE_PG_MONITOR) &&
+		has_privs_of_role(GetOuterUserId(), ROLE_PG_MONITOR);
 }
 
 static char *

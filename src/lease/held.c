@@ -27,6 +27,7 @@ typedef struct Held
 {
 	LfResource	resource;
 	LfHolder	holder;
+	Oid			role;
 	int64		token;
 	LfScope		scope;
 	int			transaction_count;	/* ends with the transaction */
@@ -112,7 +113,9 @@ lf_held_reenter(const LfResource *resource, const LfHolder *holder,
 	Held	   *one = find_resource(resource);
 	LfGrantState state;
 
-	if (one == NULL || !lf_holder_equal(&one->holder, holder))
+	/* after SET ROLE the same holder is another one, as it is for the worker */
+	if (one == NULL || !lf_holder_equal(&one->holder, holder) ||
+		!lf_present_role_allowed(one->role))
 		return 0;
 	if (!lf_entry_look(resource, lf_resource_hash(resource), &state) ||
 		state.token != one->token || state.draining ||
@@ -157,6 +160,7 @@ lf_held_add(const LfResource *resource, const LfHolder *holder, int64 token,
 	memset(one, 0, sizeof(*one));
 	one->resource = *resource;
 	one->holder = *holder;
+	one->role = GetOuterUserId();
 	one->token = token;
 	one->scope = scope;
 	if (scope == LF_SCOPE_SESSION)
@@ -169,13 +173,15 @@ lf_held_add(const LfResource *resource, const LfHolder *holder, int64 token,
 }
 
 bool
-lf_held_resource(int64 token, LfResource *resource)
+lf_held_resource(int64 token, LfResource *resource, Oid *role)
 {
 	Held	   *one = find_token(token);
 
-	if (one != NULL)
-		*resource = one->resource;
-	return one != NULL;
+	if (one == NULL)
+		return false;
+	*resource = one->resource;
+	*role = one->role;
+	return true;
 }
 
 bool

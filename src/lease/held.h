@@ -14,8 +14,8 @@ extern void lf_held_install(void);
 extern void lf_held_identity(LfHolder *holder);
 
 /*
- * A lease that this session has already, under that holder and still live: it
- * is counted once more, its scope may become wider, ttl (0: leave it) may
+ * A lease that this session has already, under that holder and a role that the
+ * present one is a member of, and still live: it is counted once more, its scope may become wider, ttl (0: leave it) may
  * prolong it.  Its token, or 0.
  */
 extern int64 lf_held_reenter(const LfResource *resource, const LfHolder *holder,
@@ -25,8 +25,8 @@ extern int64 lf_held_reenter(const LfResource *resource, const LfHolder *holder,
 extern void lf_held_add(const LfResource *resource, const LfHolder *holder,
 						int64 token, LfScope scope);
 
-/* The resource of a token that this session holds. */
-extern bool lf_held_resource(int64 token, LfResource *resource);
+/* The resource of a token that this session holds, and the role that took it. */
+extern bool lf_held_resource(int64 token, LfResource *resource, Oid *role);
 
 /*
  * One count less; *last says that none is left.  False: not held here.

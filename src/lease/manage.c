@@ -69,18 +69,20 @@ bool
 lf_manage_find_grant(const char *call, int64 token, LfResource *resource, LfGrantState *state)
 {
 	LfGrant		grant;
+	Oid			role;
 	bool		there;
 
 	lf_ask_require_primary();
-	if (!lf_held_resource(token, resource))
+	if (!lf_held_resource(token, resource, &role))
 	{
 		require_epoch();
 		if (!lf_epoch_has_minted(token) || !lf_grants_by_token(token, &grant))
 			raise_for(call, token, NULL, LF_REASON_UNKNOWN, NULL);
 		*resource = grant.resource;
-		if (!lf_present_role_allowed(grant.state.role))
-			raise_for(call, token, NULL, LF_REASON_WRONG_ROLE, NULL);
+		role = grant.state.role;
 	}
+	if (!lf_present_role_allowed(role))
+		raise_for(call, token, NULL, LF_REASON_WRONG_ROLE, NULL);
 	memset(state, 0, sizeof(*state));
 	there = lf_entry_look(resource, lf_resource_hash(resource), state) && !state->loading;
 	if (!there && lf_check_load(resource, token))

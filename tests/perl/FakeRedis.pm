@@ -22,7 +22,8 @@ use RedisClient;
 use Socket;
 use Time::HiRes qw(sleep);
 
-# What is done with a question: each gets the connection, and the right answer.
+# What is done with a question: each gets the connection, the right answer, and
+# the words that it was asked with.
 my %misbehaviour = (
 	garbage => sub { _write($_[0], "HTTP/1.1 400 Bad Request\r\n\r\n<html>\0\xff") },
 	binary => sub { _write($_[0], join '', map { chr(($_ * 37) % 256) } 1 .. 4096) },
@@ -52,6 +53,8 @@ my %misbehaviour = (
 	held_for_ever => sub { _write($_[0], "*2\r\n:0\r\n:-1\r\n") },
 	held_too_long => sub { _write($_[0], "*2\r\n:0\r\n:9223372036854775807\r\n") },
 	error => sub { _write($_[0], "-ERR something odd\r\n") },
+	echo => sub { _write($_[0], "-ERR unknown command, with args beginning with: @{$_[2]}\r\n") },
+	rude => sub { _write($_[0], "-ERR \e[31m\a\xff\xfe\nLOG:  forged\x7f\xc3\r\n") },
 	twice => sub { _write($_[0], $_[1] x 2) });
 
 sub misbehaviours { return sort keys %misbehaviour; }
@@ -145,18 +148,18 @@ sub _talk
 		_put("$self->{dir}/commands", '>>', "$words->[0]\n");
 		$behind->command(@$words) if $behind;
 		my $right = $behind ? $behind->raw : "-ERR nothing is there\r\n";
-		$self->_perhaps($connection, $words->[0], $right) or _write($connection, $right);
+		$self->_perhaps($connection, $words->[0], $right, $words) or _write($connection, $right);
 	}
 	return;
 }
 
 sub _perhaps
 {
-	my ($self, $connection, $command, $right) = @_;
+	my ($self, $connection, $command, $right, $words) = @_;
 	my ($how, $commands) = split / /, _get("$self->{dir}/order"), 2;
 
 	return 0 unless defined $how && $command =~ /^($commands)$/i;
-	$misbehaviour{$how}->($connection, $right);
+	$misbehaviour{$how}->($connection, $right, $words);
 	return 1;
 }
 
