@@ -366,6 +366,8 @@ lf_hint_flush(LfServer *server)
 		connection->options = &server->options;
 		connection->reply = take_reply;
 		lf_connection_open(connection);
+		if (connection->state == LF_CONNECTION_CLOSED)
+			fail(server);
 	}
 	if (connection->state == LF_CONNECTION_OPEN && !lf_connection_flush(connection))
 		fail(server);

@@ -440,7 +440,14 @@ open_if_needed(LfServer *server, LfClock *next)
 		return;
 	}
 	lf_connection_open(&server->connection);
-	*next = lf_clock_now();		/* it may be connected, or have failed, at once */
+	if (server->connection.state == LF_CONNECTION_CLOSED)
+	{
+		/* as that to a socket which is not there, at once */
+		lf_server_fail(server, pstrdup(server->connection.problem));
+		*next = Min(*next, server->status.retry_at);
+		return;
+	}
+	*next = lf_clock_now();		/* it may be connected at once */
 }
 
 void
