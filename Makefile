@@ -1,7 +1,7 @@
 # lease_fence: fencing tokens for leases, as a PostgreSQL extension
 
 EXTENSION = lease_fence
-EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" lease_fence.control)
+EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(srcdir)/lease_fence.control)
 MODULE_big = lease_fence
 DATA = lease_fence--1.0.sql
 

@@ -49,7 +49,7 @@ lf_reply_error(const redisReply *reply)
 {
 	static char text[LF_LOCK_PROBLEM_LENGTH];
 
-	strlcpy(text, reply->str, sizeof(text));
+	strlcpy(text, reply->str[0] != '\0' ? reply->str : "an error without a text", sizeof(text));
 	make_printable(text);
 	return text;
 }

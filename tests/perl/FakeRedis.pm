@@ -52,6 +52,7 @@ my %misbehaviour = (
 	unknown_state => sub { _write($_[0], "*2\r\n:77\r\n:9999\r\n") },
 	held_for_ever => sub { _write($_[0], "*2\r\n:0\r\n:-1\r\n") },
 	held_too_long => sub { _write($_[0], "*2\r\n:0\r\n:9223372036854775807\r\n") },
+	empty_error => sub { _write($_[0], "-\r\n") },
 	error => sub { _write($_[0], "-ERR something odd\r\n") },
 	echo => sub { _write($_[0], "-ERR unknown command, with args beginning with: @{$_[2]}\r\n") },
 	rude => sub { _write($_[0], "-ERR \e[31m\a\xff\xfe\nLOG:  forged\x7f\xc3\r\n") },
