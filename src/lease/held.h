@@ -15,8 +15,8 @@ extern void lf_held_identity(LfHolder *holder);
 
 /*
  * A lease that this session has already, under that holder and a role that the
- * present one is a member of, and still live: it is counted once more, its scope may become wider, ttl (0: leave it) may
- * prolong it.  Its token, or 0.
+ * present one is a member of, and still live: it is counted once more, its scope
+ * may become wider, ttl (0: leave it) may prolong it.  Its token, or 0.
  */
 extern int64 lf_held_reenter(const LfResource *resource, const LfHolder *holder,
 							 LfScope scope, int64 ttl);
