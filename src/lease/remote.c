@@ -447,16 +447,31 @@ answer_nobody(const LfLockQuestion *question, const LfLockAnswer *answer)
 						   answer->state == LF_LOCK_UNKNOWN);
 }
 
+/*
+ * A lease of this lock that is live here has lost it, or may have: also if whoever
+ * asked is gone by now, and no mint will end it.
+ */
+static bool
+shows_another(const LfLockQuestion *question, const LfLockAnswer *answer)
+{
+	if (question->call == LF_LOCK_TAKE)
+		return answer->state == LF_LOCK_HELD;
+	return question->call == LF_LOCK_VERIFY &&
+		(answer->state == LF_LOCK_OTHER || answer->state == LF_LOCK_ABSENT);
+}
+
 static void
 answered(const LfLockQuestion *question, const LfLockAnswer *answer)
 {
-	LfPending  *pending;
-	int			number;
+	LfPending  *pending = NULL;
+	int			number = 0;
 	LfRemote   *remote = asker_of(question->id, &pending, &number);
 
 	if (remote != NULL)
 		remote->question = 0;
 	lf_remote_see(question, answer);
+	if (shows_another(question, answer))
+		lf_tracked_doubt(question->lock);
 	if (remote == NULL)
 	{
 		answer_nobody(question, answer);

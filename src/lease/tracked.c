@@ -353,6 +353,12 @@ lf_tracked_look_soon(int64 token)
 }
 
 void
+lf_tracked_doubt(const LfLock *lock)
+{
+	lf_tracked_list_visit_key(lock->server, lock->key, lock->key_length, look_again);
+}
+
+void
 lf_tracked_remove(int64 token)
 {
 	LfTracked  *tracked = lf_tracked_list_find(token);

@@ -14,7 +14,7 @@ use Test::More;
 plan skip_all => 'no redis-server here' unless RedisServer::available();
 
 my $redis = RedisServer->new;
-my $node = redis_node('interleavings', $redis);
+my $node = redis_node('interleavings', $redis, 'watch => false');
 my $s = session($node);
 
 sub set_point
@@ -106,5 +106,28 @@ $s->query('SELECT pg_sleep(1)');
 is($s->query("SELECT lease_fence.remaining($_) IS NOT NULL"), 't', 'a lock that cannot be named any more: other leases go on')
   foreach @tokens[ 0, 2 ];
 unlike(slurp_file($node->logfile, $offset), qr/has more than/, 'and the log is not full of it');
+
+# ---- a lease that its holder takes back, and then not ----
+
+SKIP:
+{
+	skip 'not a build with test points', 2 if !has_points($node);
+	my $ask = "SELECT token FROM lease_fence.acquire('stock:7', scope => 'detached', ttl => '10min', holder => 'me', wait => '20s')";
+	my $lease = $s->query($ask);
+	my $again = session($node);
+
+	my $log = -s $node->logfile;
+	set_point('take-answered=wait');
+	$again->send($ask);
+	$node->wait_for_log(qr/waits at point take-answered/, $log);
+	$s->query("SELECT pg_cancel_backend($again->{pid})");
+	$again->answer;
+	is($again->state, '57014', 'who takes a lease back gives up');
+	set_point('');
+	wait_until('the lock is let go of', sub { !defined value_of($redis, 'stock:7') });
+	my $begun = now();
+	wait_until('the lease is over', sub { $s->query("SELECT lease_fence.remaining($lease) IS NULL") eq 't' });
+	cmp_ok(now() - $begun, '<', 5, 'the lease whose lock was taken back is over soon');
+}
 
 done_testing();
