@@ -156,6 +156,18 @@ ask_to_take(LfPending *pending, int number)
 		takes_back(pending, &grant->resource, &former) ? &former : NULL);
 }
 
+/*
+ * Granted, but its turn here did not come as long as that was true: another request,
+ * a revocation say, had the resource reserved.
+ */
+static bool
+is_stale(const LfRemote *remote)
+{
+	if (remote->state == LF_REMOTE_LOST)
+		return !remote->adopts;
+	return remote->state == LF_REMOTE_GRANTED && lf_clock_now() >= remote->deadline;
+}
+
 LfRemoteState
 lf_remote_take(LfPending *pending, int number, LfClock *next)
 {
@@ -163,6 +175,8 @@ lf_remote_take(LfPending *pending, int number, LfClock *next)
 
 	if (remote->lock == NULL)
 		return LF_REMOTE_GRANTED;
+	if (is_stale(remote))
+		lf_remote_give_back(remote);
 	if (remote->state == LF_REMOTE_IDLE ||
 		(remote->state == LF_REMOTE_BUSY && lf_clock_now() >= remote->look_at))
 		ask_to_take(pending, number);

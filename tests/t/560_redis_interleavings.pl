@@ -35,8 +35,8 @@ my $from = now();
 $s->query("SELECT * FROM lease_fence.acquire('nowhere:1', scope => 'session', wait => '20s')");
 is($s->state, 'LF020', 'a socket that is not there: LF020');
 cmp_ok(now() - $from, '<', 5, 'a socket that is not there: at once');
-like($s->query("SELECT last_error FROM lease_fence.worker_status WHERE server = 'nowhere'"),
-	qr/could not connect/, 'a socket that is not there: the view says so');
+wait_until('the view says so',
+	sub { $s->query("SELECT last_error FROM lease_fence.worker_status WHERE server = 'nowhere'") =~ /could not connect/ });
 my $used = cpu_of(worker_of($s));
 $s->query('SELECT pg_sleep(1)');
 cmp_ok(cpu_of(worker_of($s)) - $used, '<', 0.4, 'a socket that is not there: the worker does not spin');
@@ -129,5 +129,26 @@ SKIP:
 	wait_until('the lease is over', sub { $s->query("SELECT lease_fence.remaining($lease) IS NULL") eq 't' });
 	cmp_ok(now() - $begun, '<', 5, 'the lease whose lock was taken back is over soon');
 }
+
+# ---- a lock that runs out before its turn comes ----
+
+my ($writer, $taker, $dba) = map { session($node) } 1 .. 3;
+$s->query("ALTER SYSTEM SET lease_fence.drain_timeout = '60s'");
+$s->query('SELECT pg_reload_conf()');
+my $written = $writer->query("SELECT token FROM lease_fence.acquire('stock:8', scope => 'session')");
+$writer->query("BEGIN; UPDATE stock SET n = n - 1 WHERE id = 8; SELECT lease_fence.release($written)");
+wait_until('its lock is released', sub { !defined value_of($redis, 'stock:8') });
+$redis->stop_signal;
+$taker->send("SELECT token FROM lease_fence.acquire('stock:8', scope => 'session', ttl => '600ms', wait => '20s')");
+wait_until('it is asked for', sub { $s->query("SELECT max(queue) > 0 FROM lease_fence.worker_status WHERE server = 'locks'") eq 't' });
+$dba->send("SELECT lease_fence.revoke('stock:8')");
+wait_until('the revocation waits for the writer',
+	sub { $s->query("SELECT count(*) FROM pg_locks WHERE pid = $dba->{pid} AND NOT granted") > 0 });
+$redis->continue;
+wait_until('it is taken', sub { defined value_of($redis, 'stock:8') });
+wait_until('it has run out', sub { !defined value_of($redis, 'stock:8') });
+$writer->query('COMMIT');
+$dba->answer;
+like($taker->answer, qr/^\d+$/, 'a lock that ran out before its turn came is taken anew');
 
 done_testing();
