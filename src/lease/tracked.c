@@ -300,6 +300,7 @@ static void
 lost(Oid server)
 {
 	lf_tracked_list_visit_server(server, lose);
+	lf_tracked_lose_unknown();
 	lf_remote_lost(server);
 }
 

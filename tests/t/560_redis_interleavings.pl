@@ -151,4 +151,34 @@ $writer->query('COMMIT');
 $dba->answer;
 like($taker->answer, qr/^\d+$/, 'a lock that ran out before its turn came is taken anew');
 
+# ---- another Redis, before a new worker has found its leases ----
+
+SKIP:
+{
+	skip 'not a build with test points', 2 if !has_points($node);
+	my $kept = RedisServer->new('appendonly' => 'yes', 'appendfsync' => 'always');
+	add_server($node, 'kept', $kept);
+	$s->query("SELECT lease_fence.add_profile(name => 'kept', prefix => 'kept:', servers => '{kept}')");
+	my $lease = $s->query("SELECT token FROM lease_fence.acquire('kept:1', scope => 'detached', ttl => '10min')");
+	my ($asks, $locks) = map { session($node) } 1 .. 2;
+	my $log = -s $node->logfile;
+
+	# What the worker leaves behind makes the next one connect at once.
+	set_point('take-unasked=wait');
+	$asks->send("SELECT * FROM lease_fence.acquire('kept:2', scope => 'detached', ttl => '10min', wait => '20s')");
+	$node->wait_for_log(qr/waits at point take-unasked/, $log);
+	$kept->restart;
+	is(defined value_of($kept, 'kept:1'), 1, 'another Redis has the lock still');
+	$locks->query('BEGIN; LOCK TABLE lease_fence.profiles IN ACCESS EXCLUSIVE MODE');
+	my $then = $s->query('SELECT clock_timestamp()');
+	restart_worker();
+	set_point('');
+	$asks->answer;
+	wait_until('the other Redis has answered',
+		sub { $s->query("SELECT last_success > '$then' FROM lease_fence.worker_status WHERE server = 'kept'") eq 't' });
+	$locks->query('ROLLBACK');
+	$s->query("SELECT token FROM lease_fence.acquire('kept:3', scope => 'detached', wait => '20s')");
+	is($s->query("SELECT lease_fence.remaining($lease) IS NULL"), 't', 'its lease is over all the same');
+}
+
 done_testing();
