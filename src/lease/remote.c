@@ -156,6 +156,18 @@ ask_to_take(LfPending *pending, int number)
 		takes_back(pending, &grant->resource, &former) ? &former : NULL);
 }
 
+/*
+ * Granted, but its turn here did not come as long as that was true: another request,
+ * a revocation say, had the resource reserved.
+ */
+static bool
+is_stale(const LfRemote *remote)
+{
+	if (remote->state == LF_REMOTE_LOST)
+		return !remote->adopts;
+	return remote->state == LF_REMOTE_GRANTED && lf_clock_now() >= remote->deadline;
+}
+
 LfRemoteState
 lf_remote_take(LfPending *pending, int number, LfClock *next)
 {
@@ -163,6 +175,8 @@ lf_remote_take(LfPending *pending, int number, LfClock *next)
 
 	if (remote->lock == NULL)
 		return LF_REMOTE_GRANTED;
+	if (is_stale(remote))
+		lf_remote_give_back(remote);
 	if (remote->state == LF_REMOTE_IDLE ||
 		(remote->state == LF_REMOTE_BUSY && lf_clock_now() >= remote->look_at))
 		ask_to_take(pending, number);
@@ -447,16 +461,31 @@ answer_nobody(const LfLockQuestion *question, const LfLockAnswer *answer)
 						   answer->state == LF_LOCK_UNKNOWN);
 }
 
+/*
+ * A lease of this lock that is live here has lost it, or may have: also if whoever
+ * asked is gone by now, and no mint will end it.
+ */
+static bool
+shows_another(const LfLockQuestion *question, const LfLockAnswer *answer)
+{
+	if (question->call == LF_LOCK_TAKE)
+		return answer->state == LF_LOCK_HELD;
+	return question->call == LF_LOCK_VERIFY &&
+		(answer->state == LF_LOCK_OTHER || answer->state == LF_LOCK_ABSENT);
+}
+
 static void
 answered(const LfLockQuestion *question, const LfLockAnswer *answer)
 {
-	LfPending  *pending;
-	int			number;
+	LfPending  *pending = NULL;
+	int			number = 0;
 	LfRemote   *remote = asker_of(question->id, &pending, &number);
 
 	if (remote != NULL)
 		remote->question = 0;
 	lf_remote_see(question, answer);
+	if (shows_another(question, answer))
+		lf_tracked_doubt(question->lock);
 	if (remote == NULL)
 	{
 		answer_nobody(question, answer);

@@ -300,6 +300,7 @@ static void
 lost(Oid server)
 {
 	lf_tracked_list_visit_server(server, lose);
+	lf_tracked_lose_unknown();
 	lf_remote_lost(server);
 }
 
@@ -350,6 +351,12 @@ lf_tracked_look_soon(int64 token)
 
 	if (tracked != NULL)
 		look_now(tracked);
+}
+
+void
+lf_tracked_doubt(const LfLock *lock)
+{
+	lf_tracked_list_visit_key(lock->server, lock->key, lock->key_length, look_again);
 }
 
 void

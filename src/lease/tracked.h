@@ -22,8 +22,9 @@ extern void lf_tracked_add(const LfGrant *grant, const LfLock *lock);
 extern void lf_tracked_release(const LfLock *lock, const LfLockValue *value, int64 ttl,
 							   bool uncertain);
 
-/* At the next pass. */
+/* At the next pass: at that lease; at all of this lock, for somebody else may have it. */
 extern void lf_tracked_look_soon(int64 token);
+extern void lf_tracked_doubt(const LfLock *lock);
 
 /* A lease that was superseded: its lock is let go of, if it was ours. */
 extern void lf_tracked_remove(int64 token);

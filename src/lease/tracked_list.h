@@ -48,8 +48,12 @@ extern void lf_tracked_list_unqueue(LfTracked *tracked);
 /* The one that is due first; NULL: none is queued. */
 extern LfTracked *lf_tracked_list_first_due(void);
 
-/* tracked_profiles.c: what a new worker, or another profile, makes of them. */
+/*
+ * tracked_profiles.c: what a new worker, or another profile, makes of them; and a
+ * server that is another one, before a new worker has found them.
+ */
 extern void lf_tracked_follow_profiles(void);
+extern void lf_tracked_lose_unknown(void);
 
 /* Of a server, of a lock, all: what may forget the one that it is given. */
 typedef void (*LfTrackedVisit) (LfTracked *tracked);

@@ -6,10 +6,12 @@
  */
 #include "postgres.h"
 
+#include "base/catalog.h"
 #include "base/transaction.h"
 #include "coordinator/profile.h"
 #include "fence/entry.h"
 #include "lease/tracked_list.h"
+#include "storage/lmgr.h"
 
 static bool recovered = false;
 static uint64 profiles_seen = 0;
@@ -44,7 +46,17 @@ needs_tracking(const LfGrant *grant)
 		now < lf_clock_after(Max(state->over_since, state->deadline), state->ttl);
 }
 
-/* In a transaction: a new worker finds what the one before it tracked. */
+/* Never waited for: all that there is to do waited with it. */
+static bool
+lock_profiles(void)
+{
+	return ConditionalLockRelationOid(lf_catalog_required()->profiles, AccessShareLock);
+}
+
+/*
+ * In a transaction: a new worker finds what the one before it tracked.  False in
+ * *arg: somebody has locked the table.
+ */
 static void
 recover(void *arg)
 {
@@ -52,6 +64,9 @@ recover(void *arg)
 	LfGrant		grant;
 	LfLock		lock;
 
+	*(bool *) arg = lock_profiles();
+	if (!*(bool *) arg)
+		return;
 	while (lf_entry_next(MyDatabaseId, &cursor, &grant))
 	{
 		if (needs_tracking(&grant) && lock_of(&grant.resource, &lock))
@@ -59,6 +74,23 @@ recover(void *arg)
 			lf_tracked_add(&grant, &lock);
 			lf_tracked_look_soon(grant.state.token);
 		}
+	}
+}
+
+/*
+ * A server is another one than before, and which leases are of it is not known yet:
+ * all of lock services are over.
+ */
+void
+lf_tracked_lose_unknown(void)
+{
+	int			cursor = 0;
+	LfGrant		grant;
+
+	while (!recovered && lf_entry_next(MyDatabaseId, &cursor, &grant))
+	{
+		if (grant.state.coordinator == LF_COORDINATOR_REDIS)
+			lf_entry_end(&grant.resource, grant.state.token, LF_OVER_LAPSED);
 	}
 }
 
@@ -81,7 +113,9 @@ forget_if_other(LfTracked *tracked)
 static void
 compare_profiles(void *arg)
 {
-	lf_tracked_list_visit(forget_if_other);
+	*(bool *) arg = lock_profiles();
+	if (*(bool *) arg)
+		lf_tracked_list_visit(forget_if_other);
 }
 
 bool
@@ -95,11 +129,12 @@ lf_tracked_follow_profiles(void)
 {
 	XLogRecPtr	end;
 	char	   *problem;
+	bool		done = false;
 	uint64		generation = lf_profile_generation();
 
 	if (!recovered)
-		recovered = lf_transaction_try("finding leases of lock services", recover, NULL, &end, &problem);
+		recovered = lf_transaction_try("finding leases of lock services", recover, &done, &end, &problem) && done;
 	if (generation != profiles_seen && !lf_tracked_is_empty() &&
-		lf_transaction_try("comparing profiles", compare_profiles, NULL, &end, &problem))
+		lf_transaction_try("comparing profiles", compare_profiles, &done, &end, &problem) && done)
 		profiles_seen = generation;
 }
