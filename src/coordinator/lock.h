@@ -28,8 +28,12 @@ typedef struct LfLock
 	char		key[LF_LOCK_KEY_MAX];	/* bytes, not terminated */
 } LfLock;
 
-/* The holder's bytes, and for a lock of our own a nonce. */
 #define LF_LOCK_VALUE_MAX (LF_HOLDER_MAX + 18)
+
+/*
+ * The holder's bytes, and for a lock of our own a nonce.  May be allocated only as
+ * far as these go, so it is never assigned as a whole, but by lf_lock_value_copy.
+ */
 
 typedef struct LfLockValue
 {
@@ -54,6 +58,12 @@ static inline bool
 lf_lock_value_equal(const LfLockValue *a, const LfLockValue *b)
 {
 	return a->length == b->length && memcmp(a->bytes, b->bytes, a->length) == 0;
+}
+
+static inline void
+lf_lock_value_copy(LfLockValue *to, const LfLockValue *from)
+{
+	memcpy(to, from, offsetof(LfLockValue, bytes) + from->length);
 }
 
 /*

@@ -158,10 +158,10 @@ make_call(LfLockCall kind, const LfLock *lock, const LfLockValue *value,
 	call->asked = lf_clock_now();
 	call->ttl = ttl;
 	call->sent = call->whole = false;
-	call->value = *value;
+	lf_lock_value_copy(&call->value, value);
 	call->instead.length = 0;
 	if (instead != NULL)
-		call->instead = *instead;
+		lf_lock_value_copy(&call->instead, instead);
 	memcpy(&call->lock, lock, lf_lock_size(lock));
 	return call;
 }

@@ -385,7 +385,7 @@ lf_tracked_lock(int64 token, LfLockValue *value, bool *adopted)
 
 	if (tracked == NULL || tracked->releasing)
 		return NULL;
-	memcpy(value, tracked->value, offsetof(LfLockValue, bytes) + tracked->value->length);
+	lf_lock_value_copy(value, tracked->value);
 	*adopted = tracked->adopted;
 	return tracked->lock;
 }

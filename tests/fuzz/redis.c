@@ -223,11 +223,14 @@ ask(int number)
 {
 	LfLock		lock = {.server = 1, .shape = number % 2 ? LF_SHAPE_REDISSON : LF_SHAPE_STRING,
 		.watch = true, .key_length = 3, .key = "key"};
-	LfLockValue value = {.length = 6, .bytes = "holder"};
+	LfLockValue *value = palloc(offsetof(LfLockValue, bytes) + 6);
 
+	/* allocated only as far as it goes */
+	value->length = 6;
+	memcpy(value->bytes, "holder", 6);
 	asked++;
-	lf_coordinator_ask((LfLockCall) (number % (LF_LOCK_RELEASE + 1)), &lock, &value,
-					   number == 0 ? &value : NULL, 1000000, number, take_answer);
+	lf_coordinator_ask((LfLockCall) (number % (LF_LOCK_RELEASE + 1)), &lock, value,
+					   number == 0 ? value : NULL, 1000000, number, take_answer);
 }
 
 /*

@@ -6,7 +6,6 @@
  */
 #include "postgres.h"
 
-#include "base/compat.h"
 #include "lib/ilist.h"
 #include "stubs.h"
 

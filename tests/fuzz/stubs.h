@@ -11,6 +11,8 @@
 
 #include "postgres.h"
 
+#include "base/compat.h"
+
 /* Says what does not hold, and ends the fuzzer with the input that showed it. */
 #define FUZZ_CHECK(condition) \
 	((condition) ? (void) 0 : ExceptionalCondition_of_fuzz(#condition, __FILE__, __LINE__))
