@@ -92,6 +92,7 @@ class Holder:
         self.random = random
         self.stop = stop
         self.guard = guard
+        self.slow = False
         self.session = Session(config)
         self.earlier = deque(maxlen=6)      # (resource, token), over or not
         self.resources = [r for r in config['resources'] if r.startswith(self.prefixes)]
@@ -101,7 +102,7 @@ class Holder:
             resource = self.random.choice(self.resources)
             try:
                 self.round(resource)
-                if self.earlier and self.random.random() < 0.2:
+                if self.earlier and self.random.random() < self.config['careless']:
                     self.write_again()
             except psycopg2.Error:
                 self.session.leave_transaction()
@@ -151,9 +152,9 @@ class Holder:
 
     def dawdle(self):
         die = self.random.random()
-        if die < 0.25:
+        if die < 0.25 and not self.slow:
             self.stop.wait(self.random.uniform(0, 0.02))
-        elif die < 0.32:
+        elif die < 0.32 or self.slow:
             self.stop.wait(self.random.uniform(0.1, 1.0))
 
     def next_mark(self):
@@ -271,9 +272,12 @@ class Holder:
             wrote[row] = read[row] + 1
 
     def write_again(self):
-        """Under a token from earlier: that it is over does not stop the careless."""
-        resource, token = self.random.choice(self.earlier)
+        """Under a token from earlier, or as one who unlocked too soon: that it is
+        over does not stop the careless."""
+        resource, token = self.random.choice((self.earlier[-1], self.random.choice(self.earlier)))
+        self.slow = self.random.random() < 0.5
         self.write(resource, token)
+        self.slow = False
 
     def count_down(self, resource, token, amount=None):
         """Takes from the stock under an operation key; asks again with the same

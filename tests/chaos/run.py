@@ -102,6 +102,8 @@ def arguments():
     parser.add_argument('--every', type=float, default=0.7, help='seconds between random faults')
     parser.add_argument('--guard', default='fence',
                         choices=('fence', 'none', 'stamp', 'check', 'share', 'split'))
+    parser.add_argument('--careless', type=float, default=0.2,
+                        help='how likely a holder writes again under a token that it had earlier')
     parser.add_argument('--sql', type=int, default=24)
     parser.add_argument('--redis', type=int, default=16)
     parser.add_argument('--other', type=int, default=8)
@@ -173,7 +175,7 @@ class Run:
                             protect=self.options.guard == 'fence', before_rows=oracle.create)
         config = {'folder': self.folder, 'host': self.folder, 'redis_port': self.redis.port,
                   'resources': self.resources, 'seed': self.options.seed,
-                  'guard': self.options.guard}
+                  'guard': self.options.guard, 'careless': self.options.careless}
         with open(self.folder + '/config.json', 'w', encoding='utf-8') as file:
             json.dump(config, file)
         self.config = config
@@ -318,6 +320,20 @@ def enough(options, outcomes, rejected):
         yield f'too few rejections: {rejected}'
 
 
+def how_soon(h, violations):
+    """Per invariant: how often it was violated, and when first."""
+    start = min(o['start'] for o in h.operations)
+    count, first = Counter(), {}
+    for violation in violations:
+        count[violation.invariant] += 1
+        for item in violation.evidence:
+            if isinstance(item, dict) and 'end' in item:
+                after = item['end'] - start
+                first[violation.invariant] = min(after, first.get(violation.invariant, after))
+    return ', '.join(f'{name} {count[name]} times, first after {first.get(name, 0):.1f} s'
+                     for name in sorted(count))
+
+
 def main():
     options = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))    # servers go with us
@@ -349,7 +365,8 @@ def main():
         print('PROBLEM: ' + problem)
 
     if options.guard != 'fence':
-        print('the checker ' + ('caught' if violations else 'DID NOT CATCH') + f' guard {options.guard}')
+        print(f'the checker caught guard {options.guard}: {how_soon(h, violations)}' if violations
+              else f'the checker DID NOT CATCH guard {options.guard}')
         good = bool(violations)
     else:
         good = not violations and not problems
