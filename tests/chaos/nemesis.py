@@ -16,8 +16,8 @@
                      that was acknowledged is lost
     promote_async    the standby stands still for a while and is asynchronous, then
                      the same: what it had not received is lost, and nothing else
-    clock_pg         PostgreSQL's wall clock jumps, to an hour ahead or a bit back
-    clock_redis      Redis' wall clock jumps, for a while
+    clock_pg         PostgreSQL's wall clock jumps, up to an hour ahead or a bit back
+    clock_redis      Redis' wall clock does
     pooler_kill      SIGKILL of pgbouncer, which is started again
     redis_failover   Redis' replica stands still for a while, Redis is killed, and
                      the replica, which lacks the last locks, becomes the master
@@ -274,16 +274,17 @@ class Nemesis(threading.Thread):
         return f'to primary {self.postgres.number}'
 
     def clock_pg(self):
-        # Not far back: what waits for a time of day waits that much longer.
-        jump = self.random.choice((3600, 60, -1, -3))
-        clock = self.postgres.clock
-        clock.set(clock.seconds + jump)
-        return f'{jump} s'
+        return self.move(self.postgres.clock)
 
     def clock_redis(self):
-        jump = self.random.choice((3600, 3, -1, -3600))
-        clock = self.redis.clock
-        return f'{jump} s for ' + self.for_a_while(lambda: clock.set(jump), lambda: clock.set(0), 4)
+        return self.move(self.redis.clock)
+
+    def move(self, clock):
+        """For good, and not far back: what ends at a time of day lives on until
+        then, be it a timeout of PostgreSQL's or a lock in Redis."""
+        jump = self.random.choice((3600, 60, -1, -3))
+        clock.set(clock.seconds + jump)
+        return f'{jump} s'
 
     def pooler_kill(self):
         self.pooler.kill()
