@@ -44,6 +44,27 @@ class History:
             self.mints[mint.resource].append(mint)
             self.mint_of[mint.token] = mint
         self.logged = Counter(attempts_in_log(log_lines))
+        self.lost = Lost(promotion.lost for promotion in oracle.promotions
+                         if promotion.mode == 'async')
+
+
+class Lost:
+    """What promotions of asynchronous standbys have cost: committed, maybe
+    acknowledged, and gone.  This excuses nothing else."""
+
+    def __init__(self, oracles_of_lost):
+        self.writes = defaultdict(list)         # by marker
+        self.mint_of = {}
+        self.applied = {}                       # by key
+        self.rejected = set()
+        self.transactions = 0
+        for oracle in oracles_of_lost:
+            self.transactions += len(oracle.transactions)
+            for write in oracle.writes:
+                self.writes[write.marker].append(write)
+            self.mint_of.update((mint.token, mint) for mint in oracle.mints)
+            self.applied.update((applied.key, applied) for applied in oracle.applied)
+            self.rejected.update(oracle.rejected)
 
 
 def attempts_in_log(lines):
@@ -71,8 +92,11 @@ class Walk:
 
 
 def tokens_increase(h):
-    """I1: tokens strictly increase in commit order, and stay above every floor."""
+    """I1: tokens strictly increase in commit order, and stay above every floor;
+    also above those that a promotion has lost."""
     marks = [(m.position, m.token, m) for m in h.oracle.mints]
+    marks += [(promotion.position - 0.5, m.token, m) for promotion in h.oracle.promotions
+              for m in promotion.lost.mints]
     marks += [(position, floor, None) for position, floor in h.oracle.epochs]
     highest, of = 0, None
     for position, token, mint in sorted(marks, key=lambda mark: mark[0]):
@@ -97,6 +121,19 @@ def no_stale_write(h):
         elif mint is None or mint.resource != resource or mint.position >= position:
             yield Violation('I2', position, f'a write of {resource} under token {token}, which had '
                             'not been minted for it', [mint, write, operation_of(h, write)])
+
+
+def promotion_fences(h):
+    """I2 over a promotion: no token from before writes after it, since a newer
+    one may be among what was lost."""
+    stamped = h.oracle.writes + h.oracle.stock
+    for promotion in h.oracle.promotions:
+        for write in stamped:
+            mint = h.mint_of.get(write.token)
+            if write.position > promotion.position and mint and mint.position < promotion.position:
+                yield Violation('I2', write.position, f'token {write.token} is from before a '
+                                'promotion and wrote after it',
+                                [mint, promotion._replace(lost=None), write, operation_of(h, write)])
 
 
 def no_late_start(h):
@@ -165,12 +202,13 @@ def outcomes_hold(h):
         if operation['kind'] != 'write':
             continue
         writes = committed.get(operation['marker'], [])
-        if operation['outcome'] == history.OK and len(writes) != len(operation['wrote']):
+        lost = h.lost.writes.get(operation['marker'], [])
+        if operation['outcome'] == history.OK and len(writes or lost) != len(operation['wrote']):
             yield Violation('I4', None, 'an acknowledged write is not committed, or not as a whole',
                             [operation] + writes)
-        if operation['outcome'] == history.FAIL and writes:
-            yield Violation('I4', writes[0].position, 'a write that failed is committed',
-                            [operation] + writes)
+        if operation['outcome'] == history.FAIL and writes + lost:
+            yield Violation('I4', (writes + lost)[0].position, 'a write that failed is committed',
+                            [operation] + writes + lost)
         if len({write.xid for write in writes}) > 1:
             yield Violation('I4', writes[0].position, 'one write was committed twice',
                             [operation] + writes)
@@ -187,7 +225,7 @@ def rejections_are_audited(h):
         for attempt in operation.get('rejections', ()):
             rows = [row for row in h.oracle.rejected.get(attempt, ())
                     if row['action'] == 'rejected']
-            if not rows and not h.logged[attempt]:
+            if not rows and not h.logged[attempt] and attempt not in h.lost.rejected:
                 yield Violation('I5', None, f'the rejection of {attempt} is not in the audit',
                                 [operation])
             for row in rows:
@@ -213,7 +251,7 @@ def keys_apply_once(h):
     for operation in h.operations:
         if operation['kind'] != 'decrement':
             continue
-        applied = first.get(operation['key'])
+        applied = first.get(operation['key']) or h.lost.applied.get(operation['key'])
         answer = operation.get('answer')
         if operation['outcome'] == history.OK and answer in ('applied', 'replayed'):
             if applied is None:
@@ -235,7 +273,7 @@ def one_holder(h):
             if before['process'] != operation['process'] or before['resource'] != operation['resource']:
                 yield Violation('I7', None, f'token {operation["token"]} was granted twice',
                                 [before, operation])
-            mint = h.mint_of.get(operation['token'])
+            mint = h.mint_of.get(operation['token']) or h.lost.mint_of.get(operation['token'])
             if mint is None or mint.resource != operation['resource']:
                 yield Violation('I7', None, f'token {operation["token"]} was granted, and is not '
                                 'minted', [operation, mint])
@@ -281,7 +319,7 @@ def nothing_is_lost(h):
             version[write.row] = write.version
 
 
-CHECKS = (tokens_increase, no_stale_write, no_late_start, stamps_never_fall, stock_adds_up,
+CHECKS = (tokens_increase, no_stale_write, promotion_fences, no_late_start, stamps_never_fall, stock_adds_up,
           outcomes_hold, rejections_are_audited, keys_apply_once, one_holder, nothing_is_lost)
 
 

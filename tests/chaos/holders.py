@@ -19,7 +19,7 @@ import history
 from checker import REFUSALS
 from guards import Refused
 
-STATEMENT_TIMEOUT = '20s'
+NOT_REPLICATED = 'canceling wait for synchronous replication'
 
 
 def is_refusal(error):
@@ -29,16 +29,15 @@ def is_refusal(error):
 class Session:
     """A connection that is made when it is needed."""
 
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, config, pooled=False):
+        self.host = config['pooler' if pooled else 'host']
         self.connection = None
         self.cursor = None
 
     def execute(self, text, arguments=None):
         if self.connection is None:
             self.connection = psycopg2.connect(
-                host=self.config['host'], port=5432, dbname='postgres', user='app',
-                connect_timeout=10, options=f'-c statement_timeout={STATEMENT_TIMEOUT}')
+                host=self.host, port=5432, dbname='postgres', user='app', connect_timeout=10)
             self.connection.autocommit = True
             self.cursor = self.connection.cursor()
         self.cursor.execute(text, arguments)
@@ -47,6 +46,11 @@ class Session:
     @property
     def lost(self):
         return self.connection is None or self.connection.closed != 0
+
+    def replicated(self):
+        """Whether a commit that succeeded can count as done: who cancels its wait
+        for a standby is told so in a warning alone."""
+        return not any(NOT_REPLICATED in notice for notice in self.connection.notices)
 
     def leave_transaction(self):
         """After an error; a session that cannot go on is given up."""
@@ -85,6 +89,7 @@ class Holder:
 
     scope = None
     prefixes = ()
+    pooled = False
 
     def __init__(self, config, recorder, random, stop, guard):
         self.config = config
@@ -92,7 +97,8 @@ class Holder:
         self.random = random
         self.stop = stop
         self.guard = guard
-        self.session = Session(config)
+        self.slow = False
+        self.session = Session(config, self.pooled)
         self.earlier = deque(maxlen=6)      # (resource, token), over or not
         self.resources = [r for r in config['resources'] if r.startswith(self.prefixes)]
 
@@ -101,7 +107,7 @@ class Holder:
             resource = self.random.choice(self.resources)
             try:
                 self.round(resource)
-                if self.earlier and self.random.random() < 0.2:
+                if self.earlier and self.random.random() < self.config['careless']:
                     self.write_again()
             except psycopg2.Error:
                 self.session.leave_transaction()
@@ -151,9 +157,9 @@ class Holder:
 
     def dawdle(self):
         die = self.random.random()
-        if die < 0.25:
+        if die < 0.25 and not self.slow:
             self.stop.wait(self.random.uniform(0, 0.02))
-        elif die < 0.32:
+        elif die < 0.32 or self.slow:
             self.stop.wait(self.random.uniform(0.1, 1.0))
 
     def next_mark(self):
@@ -203,8 +209,12 @@ class Holder:
                 self.forget(operation.record['token'])
                 return False
             committing = True
+            del session.connection.notices[:]
             if session.send(*commit).statusmessage == commit[0]:
-                operation.ok()
+                if session.replicated():
+                    operation.ok()
+                else:
+                    operation.unknown('not replicated')
             else:
                 operation.fail('rolled back')
             return True
@@ -271,9 +281,12 @@ class Holder:
             wrote[row] = read[row] + 1
 
     def write_again(self):
-        """Under a token from earlier: that it is over does not stop the careless."""
-        resource, token = self.random.choice(self.earlier)
+        """Under a token from earlier, or as one who unlocked too soon: that it is
+        over does not stop the careless."""
+        resource, token = self.random.choice((self.earlier[-1], self.random.choice(self.earlier)))
+        self.slow = self.random.random() < 0.5
         self.write(resource, token)
+        self.slow = False
 
     def count_down(self, resource, token, amount=None):
         """Takes from the stock under an operation key; asks again with the same
@@ -392,7 +405,7 @@ class DetachedHolder(Holder):
     def read_too_early(self, resource):
         """The snapshot is older than the grant: nothing may be written from it
         that an earlier grant has changed since."""
-        other = Session(self.config)
+        other = Session(self.config, self.pooled)
         operation = self.recorder.begin('write', resource, marker=self.next_mark(), style='early',
                                         wrote={})
 
@@ -412,6 +425,16 @@ class DetachedHolder(Holder):
             other.close()
 
 
+class PooledHolder(TransactionHolder):
+    """Behind pgbouncer, where each transaction may have another backend."""
+
+    pooled = True
+
+
+class PooledDetachedHolder(DetachedHolder):
+    pooled = True
+
+
 class RedisPyHolder(Holder):
     """An application with redis-py's Lock, whose lock is adopted."""
 
@@ -420,8 +443,7 @@ class RedisPyHolder(Holder):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.redis = redis.Redis(host='127.0.0.1', port=self.config['redis_port'],
-                                 socket_timeout=1.5, socket_connect_timeout=1.5)
+        self.redis = redis.Redis(unix_socket_path=self.config['redis_socket'], socket_timeout=1.5)
 
     def lock(self, resource):
         """The lock's holder and its release, or None."""
@@ -521,6 +543,7 @@ class ImportHolder(Holder):
 
 
 KINDS = {'transaction': TransactionHolder, 'session': SessionHolder, 'detached': DetachedHolder,
-         'redis-py': RedisPyHolder, 'redisson': RedissonHolder, 'import': ImportHolder}
+         'pooled': PooledHolder, 'pooled-detached': PooledDetachedHolder, 'redis-py': RedisPyHolder,
+         'redisson': RedissonHolder, 'import': ImportHolder}
 
 

@@ -12,6 +12,16 @@
     launcher_kill    SIGKILL of the launcher: the same
     pg_immediate     immediate stop of PostgreSQL, and a start
     pg_fast          the same, fast
+    promote_sync     the primary dies, its synchronous standby is promoted: nothing
+                     that was acknowledged is lost
+    promote_async    the standby stands still for a while and is asynchronous, then
+                     the same: what it had not received is lost, and nothing else
+    clock_pg         PostgreSQL's wall clock jumps, up to an hour ahead or a bit back
+    clock_redis      Redis' wall clock does
+    pooler_kill      SIGKILL of pgbouncer, which is started again
+    redis_failover   Redis' replica stands still for a while, Redis is killed, and
+                     the replica, which lacks the last locks, becomes the master
+    server_moved     ALTER SERVER: the same Redis at another port
     redis_restart    SIGKILL of Redis, which comes back empty
     redis_stop       SIGSTOP of Redis, SIGCONT later
     redis_save       SAVE, which the next redis_old finds
@@ -20,6 +30,7 @@
     link_down        they break and none can be made, for a while
     link_hold        nothing goes through them for a while, and nothing is lost
     link_replies     the same, for what Redis answers alone
+    link_requests    the same, for what the worker asks alone
     link_slow        what goes through them takes longer, for a while
     flushall, script_flush
                      what a DBA of Redis may do at any time
@@ -39,10 +50,11 @@ import history
 # How often, in proportion; what restarts everything is rare.
 WEIGHTS = {'terminate': 10, 'cancel': 12, 'client_stop': 10, 'client_kill': 6, 'backend_stop': 6,
            'worker_term': 4, 'worker_stop': 4, 'redis_restart': 4, 'redis_save': 2, 'redis_old': 2,
-           'redis_stop': 4, 'flushall': 4,
+           'redis_stop': 4, 'flushall': 4, 'redis_failover': 3, 'server_moved': 2, 'link_requests': 3,
            'script_flush': 3, 'link_cut': 3, 'link_down': 3, 'link_hold': 3, 'link_replies': 3,
            'link_slow': 3, 'backend_kill': 1, 'worker_kill': 1, 'launcher_kill': 1,
-           'pg_immediate': 1, 'pg_fast': 1}
+           'pg_immediate': 1, 'pg_fast': 1, 'promote_sync': 2, 'promote_async': 2, 'clock_pg': 3,
+           'clock_redis': 3, 'pooler_kill': 2}
 
 CLIENTS = "backend_type = 'client backend' AND usename = 'app'"
 WORKER = "backend_type = 'lease_fence worker'"
@@ -76,11 +88,12 @@ class Janitor(threading.Thread):
 class Nemesis(threading.Thread):
     """Injects faults until it is told to stop; then mends what it broke."""
 
-    def __init__(self, postgres, redis_server, link, pool, random, faults, every, log):
+    def __init__(self, postgres, redis_server, link, pooler, pool, random, faults, every, log):
         super().__init__(name='nemesis', daemon=True)
         self.postgres = postgres
         self.redis = redis_server
         self.link = link
+        self.pooler = pooler
         self.pool = pool
         self.random = random
         self.faults = faults
@@ -241,6 +254,56 @@ class Nemesis(threading.Thread):
         self.postgres.start()
         self.postgres.wait_up()
 
+    def promote_sync(self):
+        return self.promote('sync')
+
+    def promote_async(self):
+        return self.promote('async')
+
+    def promote(self, mode):
+        self.mend()
+        self.postgres.wait_up()
+        receiver = None
+        if mode == 'async':
+            self.postgres.set_synchronous(False)
+            receiver = self.postgres.standby_receiver()
+            os.kill(receiver, signal.SIGSTOP)
+            time.sleep(self.random.uniform(0.2, 1.5))
+        self.postgres.promote(mode, receiver)
+        self.postgres.make_standby()
+        return f'to primary {self.postgres.number}'
+
+    def clock_pg(self):
+        return self.move(self.postgres.clock)
+
+    def clock_redis(self):
+        return self.move(self.redis.clock)
+
+    def move(self, clock):
+        """For good, and not far back: what ends at a time of day lives on until
+        then, be it a timeout of PostgreSQL's or a lock in Redis."""
+        jump = self.random.choice((3600, 60, -1, -3))
+        clock.set(clock.seconds + jump)
+        return f'{jump} s'
+
+    def pooler_kill(self):
+        self.pooler.kill()
+        self.pooler.start()
+
+    def redis_failover(self):
+        def switch(port):
+            self.link.target_port = port
+            self.link.cut()
+
+        self.mend()
+        self.redis.fail_over(self.random.uniform(0, 1.5), switch, self.random.random() < 0.5)
+        return f'to port {self.redis.port}'
+
+    def server_moved(self):
+        port = self.link.other_port()
+        self.postgres.query(f"ALTER SERVER locks OPTIONS (SET port '{port}')")
+        return f'port {port}'
+
     def redis_restart(self):
         self.redis.restart_empty()
 
@@ -266,6 +329,9 @@ class Nemesis(threading.Thread):
 
     def link_replies(self):
         return self.for_a_while(lambda: self.link.hold('replies'), self.link.release, 4)
+
+    def link_requests(self):
+        return self.for_a_while(lambda: self.link.hold('requests'), self.link.release, 4)
 
     def link_slow(self):
         def delay(seconds):

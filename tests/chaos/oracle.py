@@ -5,16 +5,23 @@ first write and read when all is over.  It delivers exactly the committed
 changes, transaction by transaction in the order of their commit records, over
 any crash, and shares no code with the extension.
 
+One primary has one slot.  When its standby is promoted, the old primary's slot
+is read too: what the standby had is the first part of the history that goes on
+with the new primary's slot, the rest is lost, and kept as such.
+
     changes = parse(lines)          the decoded text, as Transaction objects
     oracle = Oracle(changes)        what the checker asks: mints, writes, ...
 """
 
+import glob
+import json
 import re
 from collections import defaultdict, namedtuple
 
 SLOT = 'chaos_oracle'
+PROMOTION = 'PROMOTION '
 
-Transaction = namedtuple('Transaction', 'position xid changes')
+Transaction = namedtuple('Transaction', 'position xid changes promotion', defaults=(None,))
 Change = namedtuple('Change', 'table action old new')
 
 # position: of the transaction in commit order
@@ -22,6 +29,8 @@ Mint = namedtuple('Mint', 'position token resource how')
 Write = namedtuple('Write', 'position xid row token version marker old_token old_version')
 Stock = namedtuple('Stock', 'position xid resource token old new')
 Applied = namedtuple('Applied', 'position xid key answer token')
+# mode: sync or async; lost: an Oracle of what the new primary does not have
+Promotion = namedtuple('Promotion', 'position mode lost')
 
 COLUMN = re.compile(r'''\ ?("(?:[^"]|"")+"|[^\[\s]+)       # name
                         \[((?:[^\[\]]|\[\])+)\]:          # [type], maybe an array
@@ -84,7 +93,10 @@ def parse(lines):
     transactions = []
     changes = None
     for line in lines:
-        if line.startswith('BEGIN '):
+        if line.startswith(PROMOTION):
+            transactions.append(Transaction(len(transactions), None, [],
+                                            json.loads(line[len(PROMOTION):])))
+        elif line.startswith('BEGIN '):
             changes = []
         elif line.startswith('COMMIT '):
             transactions.append(Transaction(len(transactions), int(line.split()[1]), changes))
@@ -112,11 +124,16 @@ class Oracle:
         self.applied = []                   # of lease_fence.operations
         self.rejected = defaultdict(list)   # application_name -> audit rows
         self.epochs = []                    # (position, floor)
+        self.promotions = []
         for transaction in transactions:
             self._take(transaction)
 
     def _take(self, transaction):
         position, xid = transaction.position, transaction.xid
+        if transaction.promotion:
+            self.promotions.append(Promotion(position, transaction.promotion['mode'],
+                                             Oracle(parse(transaction.promotion['lost']))))
+            self.epochs += [(position, floor) for floor in transaction.promotion['floors']]
         last = {}
         for change in transaction.changes:
             if change.table == 'lease_fence.grants':
@@ -172,8 +189,36 @@ def create(cursor):
     cursor.execute('SELECT pg_create_logical_replication_slot(%s, %s)', (SLOT, 'test_decoding'))
 
 
-def consume(cursor):
-    """All that was committed since the slot was made, as lines."""
-    cursor.execute("SELECT data FROM pg_logical_slot_get_changes(%s, NULL, NULL, "
+def consume_with_lsn(cursor):
+    """All that was committed since the slot was made: (position in WAL, line)."""
+    cursor.execute("SELECT lsn::text, data FROM pg_logical_slot_get_changes(%s, NULL, NULL, "
                    "'include-xids', 'on')", (SLOT,))
-    return [row[0] for row in cursor.fetchall()]
+    return [(number_of_lsn(lsn), line) for lsn, line in cursor.fetchall()]
+
+
+def consume(cursor):
+    return [line for _, line in consume_with_lsn(cursor)]
+
+
+def number_of_lsn(text):
+    high, low = text.split('/')
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def end_of_history(data):
+    """Where in WAL this cluster, just promoted, left the old timeline."""
+    with open(max(glob.glob(data + '/pg_wal/*.history')), encoding='utf-8') as file:
+        lines = [line for line in file if line.strip() and not line.startswith('#')]
+    return number_of_lsn(lines[-1].split()[1])
+
+
+def cut(rows, mode, switched, floors):
+    """The history up to a promotion, which becomes a line of its own; rows are
+    of the old primary, and the new one has what ends before switched."""
+    kept, lost, transaction = [], [], []
+    for lsn, line in rows:
+        transaction.append(line)
+        if line.startswith('COMMIT '):
+            (kept if lsn <= switched else lost).extend(transaction)
+            transaction = []
+    return kept + [PROMOTION + json.dumps({'mode': mode, 'floors': floors, 'lost': lost})]

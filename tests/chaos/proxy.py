@@ -9,12 +9,12 @@ import time
 
 
 class Proxy:
-    """Listens on a free port of 127.0.0.1 and passes on to another one."""
+    """Listens on two free ports of 127.0.0.1 and passes on to another one."""
 
     def __init__(self, target_port):
         self.target_port = target_port
-        self.listener = socket.create_server(('127.0.0.1', 0))
-        self.port = self.listener.getsockname()[1]
+        self.listeners = [socket.create_server(('127.0.0.1', 0)) for _ in range(2)]
+        self.ports = [listener.getsockname()[1] for listener in self.listeners]
         self.gates = {'requests': threading.Event(), 'replies': threading.Event()}
         self.is_up = True
         self.delay = 0
@@ -24,7 +24,16 @@ class Proxy:
             gate.set()
 
     def start(self):
-        threading.Thread(target=self._accept, name='proxy', daemon=True).start()
+        for listener in self.listeners:
+            threading.Thread(target=self._accept, args=(listener,), name='proxy', daemon=True).start()
+
+    @property
+    def port(self):
+        return self.ports[0]
+
+    def other_port(self):
+        self.ports.reverse()
+        return self.ports[0]
 
     # ---- faults ----
 
@@ -58,9 +67,9 @@ class Proxy:
 
     # ---- passing on ----
 
-    def _accept(self):
+    def _accept(self, listener):
         while True:
-            near, _ = self.listener.accept()
+            near, _ = listener.accept()
             try:
                 if not self.is_up:
                     raise OSError('the link is down')

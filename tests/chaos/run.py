@@ -102,9 +102,11 @@ def arguments():
     parser.add_argument('--every', type=float, default=0.7, help='seconds between random faults')
     parser.add_argument('--guard', default='fence',
                         choices=('fence', 'none', 'stamp', 'check', 'share', 'split'))
+    parser.add_argument('--careless', type=float, default=0.2,
+                        help='how likely a holder writes again under a token that it had earlier')
     parser.add_argument('--sql', type=int, default=24)
     parser.add_argument('--redis', type=int, default=16)
-    parser.add_argument('--other', type=int, default=8)
+    parser.add_argument('--other', type=int, default=12)
     parser.add_argument('--per-process', type=int, default=4)
     parser.add_argument('--resources', default='pg:3,red:3,rsn:2,ext:2')
     parser.add_argument('--folder')
@@ -133,17 +135,17 @@ def resources_of(text):
     return names
 
 
-def kinds_of(options, resources):
+def kinds_of(options, resources, known):
     """The holders of this run, mixed over the processes.  A kind that finds no
     resource of its own is left out."""
     def having(names):
         return [name for name in names
-                if any(r.startswith(holders.KINDS[name].prefixes) for r in resources)]
+                if name in known and any(r.startswith(known[name].prefixes) for r in resources)]
 
     kinds = []
     for count, names in ((options.sql, having(['transaction', 'session', 'detached'])),
                          (options.redis, having(['redis-py'])),
-                         (options.other, having(['redisson', 'import']))):
+                         (options.other, having(['redisson', 'import', 'pooled', 'pooled-detached']))):
         kinds += [names[i % len(names)] for i in range(count) if names]
     random.Random(options.seed).shuffle(kinds)
     return kinds
@@ -160,20 +162,42 @@ class Run:
         self.postgres = servers.Postgres(folder)
         self.redis = servers.Redis(folder)
         self.link = proxy.Proxy(self.redis.port)
-        kinds = kinds_of(options, self.resources)
+        self.pooler = servers.Pooler(folder, self.postgres)
+        self.faults = self.possible(faults_of(options.faults))
+        self.kinds = dict(holders.KINDS)
+        if not self.pooler.program:
+            print('no pgbouncer here: no holders behind a pooler')
+            self.kinds = {name: kind for name, kind in self.kinds.items() if not kind.pooled}
+        kinds = kinds_of(options, self.resources, self.kinds)
         per = options.per_process
         self.pool = [Client(folder, f'c{i // per}', kinds[i:i + per])
                      for i in range(0, len(kinds), per)]
+
+    def possible(self, faults):
+        """Without those that this machine cannot do."""
+        def can(name):
+            return not (name.startswith('clock_') and not self.postgres.clock.movable or
+                        name.startswith('pooler_') and not self.pooler.program)
+
+        for name in [name for name in faults if not can(name)]:
+            print(f'no {name} here')
+            del faults[name]
+        return faults
 
     def set_up(self):
         self.redis.start()
         self.link.start()
         self.postgres.create()
+        if self.pooler.program:
+            self.pooler.start()
         servers.make_schema(self.postgres, self.link.port, self.resources, ROWS, UNITS,
                             protect=self.options.guard == 'fence', before_rows=oracle.create)
-        config = {'folder': self.folder, 'host': self.folder, 'redis_port': self.redis.port,
+        if any(name.startswith('promote_') for name in self.faults):
+            self.postgres.make_standby()
+        config = {'folder': self.folder, 'host': self.postgres.host, 'pooler': self.pooler.host,
+                  'redis_socket': self.redis.socket,
                   'resources': self.resources, 'seed': self.options.seed,
-                  'guard': self.options.guard}
+                  'guard': self.options.guard, 'careless': self.options.careless}
         with open(self.folder + '/config.json', 'w', encoding='utf-8') as file:
             json.dump(config, file)
         self.config = config
@@ -184,9 +208,9 @@ class Run:
         sampler = Sampler(self.postgres, self.folder + '/samples.jsonl')
         janitor = nemesis.Janitor(self.postgres)
         with open(self.folder + '/faults.log', 'w', encoding='utf-8') as log:
-            enemy = nemesis.Nemesis(self.postgres, self.redis, self.link, self.pool,
-                                    random.Random(f'{self.options.seed} faults'),
-                                    faults_of(self.options.faults), self.options.every, log)
+            enemy = nemesis.Nemesis(self.postgres, self.redis, self.link, self.pooler, self.pool,
+                                    random.Random(f'{self.options.seed} faults'), self.faults,
+                                    self.options.every, log)
             for client in self.pool:
                 client.start()
             sampler.start()
@@ -226,7 +250,7 @@ class Run:
         slowest = (0, 'none')
         self.postgres.wait_up()
         for resource in self.resources:
-            for kind, holder in holders.KINDS.items():
+            for kind, holder in self.kinds.items():
                 if not resource.startswith(holder.prefixes):
                     continue
                 began = time.monotonic()
@@ -270,7 +294,7 @@ class Run:
         lines = oracle.consume(connection.cursor())
         connection.close()
         with open(self.folder + '/oracle.txt', 'w', encoding='utf-8') as file:
-            for line in lines:
+            for line in self.postgres.history + lines:
                 file.write(json.dumps(line) + '\n')
         self.postgres.stop('fast')
         with open(self.postgres.log, encoding='utf-8', errors='replace') as log:
@@ -288,9 +312,9 @@ class Run:
         for client in self.pool:
             if client.process is not None and client.process.poll() is None:
                 client.kill()
-        self.postgres.stop('immediate')
-        if self.redis.process is not None:
-            self.redis.kill()
+        self.postgres.stop_all()
+        self.redis.kill()
+        self.pooler.kill()
 
 
 def count(operations, done):
@@ -318,6 +342,20 @@ def enough(options, outcomes, rejected):
         yield f'too few rejections: {rejected}'
 
 
+def how_soon(h, violations):
+    """Per invariant: how often it was violated, and when first."""
+    start = min(o['start'] for o in h.operations)
+    count, first = Counter(), {}
+    for violation in violations:
+        count[violation.invariant] += 1
+        for item in violation.evidence:
+            if isinstance(item, dict) and 'end' in item:
+                after = item['end'] - start
+                first[violation.invariant] = min(after, first.get(violation.invariant, after))
+    return ', '.join(f'{name} {count[name]} times, first after {first.get(name, 0):.1f} s'
+                     for name in sorted(count))
+
+
 def main():
     options = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))    # servers go with us
@@ -341,6 +379,11 @@ def main():
     print(f'committed: mints {len(h.oracle.mints)}, rows written {len(h.oracle.writes)}, changes of '
           f'stock {len(h.oracle.stock)}, audit rows {sum(map(len, h.oracle.rejected.values()))}, '
           f'in the log instead {sum(h.logged.values())}')
+    if h.oracle.promotions:
+        acknowledged = sum(o['outcome'] == history.OK and o['marker'] in h.lost.writes
+                           for o in h.operations if o['kind'] == 'write')
+        print(f'lost with asynchronous standbys: {h.lost.transactions} transactions, among them '
+              f'{len(h.lost.mint_of)} mints and {acknowledged} acknowledged writes')
     print('slowest progress after the faults: %.1f s, %s' % slowest)
     violations = checker.check(h)
     checker.report(violations)
@@ -349,7 +392,8 @@ def main():
         print('PROBLEM: ' + problem)
 
     if options.guard != 'fence':
-        print('the checker ' + ('caught' if violations else 'DID NOT CATCH') + f' guard {options.guard}')
+        print(f'the checker caught guard {options.guard}: {how_soon(h, violations)}' if violations
+              else f'the checker DID NOT CATCH guard {options.guard}')
         good = bool(violations)
     else:
         good = not violations and not problems

@@ -7,6 +7,7 @@ Prints TAP.
 """
 
 import io
+import json
 import sys
 import unittest
 
@@ -74,6 +75,12 @@ class Story:
     def epoch(self, floor):
         self.transaction(f'table lease_fence.epochs: INSERT: id[bigint]:2 floor[bigint]:{floor}')
 
+    def promote(self, mode, floor, kept):
+        """The standby has the first lines of the history, up to kept."""
+        kept, lost = self.lines[:kept], self.lines[kept:]
+        self.lines = kept + [oracle.PROMOTION + json.dumps(
+            {'mode': mode, 'floors': [0, floor], 'lost': lost})]
+
     def rejected(self, attempt, resource=R):
         self.transaction("table lease_fence.rejected_writes: INSERT: id[bigint]:1 "
                          f"action[text]:'rejected' resource[text]:'{resource}' "
@@ -131,6 +138,25 @@ def good():
     return story
 
 
+def promoted(mode, floor=5000):
+    """Somebody is granted 102, writes and is refused, decrements; all of that is
+    lost in a promotion, after which the next one is granted 5001."""
+    story = good()
+    kept = len(story.lines)
+    story.end(101)
+    story.granted(102, 'c')
+    story.write(102, 1, {1: 2, 2: 1}, 'c/1', old_token=101, process='c')
+    story.rejected('b/9.1')
+    story.operation('write', history.FAIL, token=101, process='b', marker='b/9', wrote={},
+                    sqlstate='LF001', rejections=['b/9.1'])
+    story.transaction(story.stock(7, 4, 102), story.applied('k9', 4, 102))
+    story.decrement('k9', 'applied', 4, token=102)
+    story.promote(mode, floor, kept)
+    story.granted(5001, 'd')
+    story.write(5001, 1, {1: 2, 2: 1}, 'd/1', old_token=101, process='d')
+    return story
+
+
 class Good(unittest.TestCase):
     """Must be accepted."""
 
@@ -176,6 +202,26 @@ class Good(unittest.TestCase):
         story.transaction(story.item(1, 2, 3, 101, 101, 'b/3'), story.item(1, 3, 3, 101, 101, 'b/3'))
         self.accepts(story)
 
+    def test_promotion_of_an_asynchronous_standby(self):
+        self.accepts(promoted('async'))
+
+    def test_promotion_of_a_synchronous_standby(self):
+        story = good()
+        story.promote('sync', 5000, len(story.lines))
+        story.granted(5001, 'd')
+        story.write(5001, 1, {1: 2, 2: 1}, 'd/1', old_token=101, process='d')
+        self.accepts(story)
+
+    def test_promotion_that_loses_what_nobody_knew(self):
+        story = good()
+        kept = len(story.lines)
+        story.mint(102)
+        story.transaction(story.item(1, 2, 3, 102, 101, 'c/1'))
+        story.operation('write', history.UNKNOWN, process='c', token=102, marker='c/1',
+                        read={'1': 2, '2': 1}, wrote={'1': 3})
+        story.promote('sync', 5000, kept)
+        self.accepts(story)
+
     def test_quotes_and_words_within_values(self):
         story = good()
         story.transaction("table public.\"odd: name\": INSERT: \"a b\"[text]:'it''s new-tuple: [x]:' "
@@ -202,6 +248,60 @@ class Bad(unittest.TestCase):
         story = good()
         story.epoch(5000)
         self.refuses(story.mint(5000), 'I1')
+
+    def test_i1_token_at_the_floor_of_a_promotion(self):
+        self.refuses(promoted('async').mint(5000, 'pg:1'), 'I1')
+
+    def test_i1_token_that_a_promotion_has_lost_is_minted_again(self):
+        story = good()
+        kept = len(story.lines)
+        story.mint(102)
+        story.promote('async', 0, kept)
+        self.refuses(story.mint(102), 'I1')
+
+    def test_i1_token_below_one_that_a_promotion_has_lost(self):
+        story = good()
+        kept = len(story.lines)
+        story.mint(107)
+        story.promote('sync', 101, kept)
+        self.refuses(story.mint(105), 'I1')
+
+    def test_i2_token_from_before_a_promotion(self):
+        story = good()
+        story.promote('async', 5000, len(story.lines))
+        story.write(101, 1, {1: 2, 2: 1}, 'b/3', old_token=101, process='b')
+        self.assertEqual(story.found(), {'I2'})
+
+    def test_i2_token_of_another_resource_from_before_a_promotion(self):
+        story = good()
+        story.mint(102, 'pg:1')
+        story.promote('sync', 5000, len(story.lines))
+        story.transaction(story.stock(7, 6, 101), story.applied('k2', 6))
+        self.refuses(story, 'I2')
+
+    def test_i4_synchronous_standby_lacks_what_was_acknowledged(self):
+        self.refuses(promoted('sync'), 'I4')
+
+    def test_i4_acknowledged_and_in_neither_history(self):
+        story = promoted('async')
+        story.operation('write', process='c', token=102, marker='c/8', read={'1': 2, '2': 1},
+                        wrote={'1': 3})
+        self.refuses(story, 'I4')
+
+    def test_i4_failed_and_committed_in_what_is_lost(self):
+        story = promoted('async')
+        story.operation('write', history.FAIL, process='c', token=102, marker='c/1',
+                        read={'1': 2, '2': 1}, wrote={'1': 3})
+        self.refuses(story, 'I4')
+
+    def test_i5_synchronous_standby_lacks_a_rejection(self):
+        self.refuses(promoted('sync'), 'I5')
+
+    def test_i6_synchronous_standby_lacks_an_answer(self):
+        self.refuses(promoted('sync'), 'I6')
+
+    def test_i7_synchronous_standby_lacks_a_grant(self):
+        self.refuses(promoted('sync'), 'I7')
 
     def test_i2_commit_after_the_next_mint(self):
         story = good()
