@@ -414,7 +414,10 @@ answered(const LfLockQuestion *question, const LfLockAnswer *answer)
 		take_answer_to_take(pending, remote, answer);
 }
 
-/* Does the answer show that this value has the lock no more? */
+/*
+ * Does the answer show that this value has the lock no more?  A lock that a
+ * release has found is nobody's any more.
+ */
 static bool
 contradicts(const LfRemote *remote, const LfLockQuestion *question,
 			const LfLockAnswer *answer)
@@ -426,7 +429,7 @@ contradicts(const LfRemote *remote, const LfLockQuestion *question,
 		case LF_LOCK_UNKNOWN:
 			return false;
 		case LF_LOCK_HELD:
-			return question->call == LF_LOCK_RELEASE ? same : !same;
+			return question->call == LF_LOCK_RELEASE || !same;
 		case LF_LOCK_NO_EXPIRY:
 			return !same;
 		case LF_LOCK_OTHER:
