@@ -150,22 +150,24 @@ is_latest(const LfResource *resource, int64 token, LfGrant *grant)
 static bool
 load_locked(const LfResource *resource, int64 token)
 {
-	volatile bool inserted = false;
 	volatile bool filled = false;
+	LfEntryLoad load;
 	LfGrant		grant;
-	bool		mine;
 
-	if (!is_latest(resource, token, &grant) || !lf_entry_begin_load(resource, &mine))
+	if (!is_latest(resource, token, &grant) || !lf_entry_begin_load(resource, &load))
 		return false;
-	inserted = mine;
 	PG_TRY();
 	{
-		filled = is_latest(resource, token, &grant) && lf_entry_fill(&grant);
+		if (is_latest(resource, token, &grant))
+		{
+			LF_POINT("load-read");
+			filled = lf_entry_fill(&grant, &load);
+		}
 	}
 	PG_FINALLY();
 	{
-		if (inserted && !filled)
-			lf_entry_cancel_load(resource);
+		if (load.inserted && !filled)
+			lf_entry_cancel_load(resource, &load);
 	}
 	PG_END_TRY();
 	return filled;

@@ -133,32 +133,54 @@ set_over(LfSlot *slot, LfOver how)
 		lf_slots_list_end(slot);
 }
 
+/* Is the entry there?  Takes part in the load that is under way, if one is. */
+static bool
+join_load(const LfResource *resource, LfEntryLoad *load)
+{
+	LfSlot	   *slot = lf_slots_lock(resource, LW_SHARED);
+
+	load->number = 0;
+	if (slot == NULL)
+		return false;
+	if (slot->grant.state.loading)
+		load->number = slot->load;
+	lf_slots_unlock(slot);
+	return true;
+}
+
 bool
-lf_entry_begin_load(const LfResource *resource, bool *inserted)
+lf_entry_begin_load(const LfResource *resource, LfEntryLoad *load)
 {
 	uint32		hash = lf_resource_hash(resource);
-	LfGrantState state;
 	LfGrant		unknown;
 
-	*inserted = false;
-	if (lf_entry_look(resource, hash, &state))
+	load->inserted = false;
+	if (join_load(resource, load))
 		return true;
 	memset(&unknown, 0, sizeof(unknown));
 	unknown.resource = *resource;
 	unknown.state.loading = true;
 	unknown.state.owner = -1;
-	return lf_slots_insert(&unknown, hash, inserted);
+	if (!lf_slots_insert(&unknown, hash, &load->inserted))
+		return false;
+	join_load(resource, load);
+	return true;
 }
 
+/*
+ * Only for the load that the caller has taken part in since before it looked
+ * into the table: that one may be over, its grant ended and evicted, and what
+ * the caller has read be what a later load must not believe.
+ */
 bool
-lf_entry_fill(const LfGrant *grant)
+lf_entry_fill(const LfGrant *grant, const LfEntryLoad *load)
 {
 	LfSlot	   *slot = lf_slots_lock(&grant->resource, LW_EXCLUSIVE);
 	bool		loaded;
 
 	if (slot == NULL)
 		return false;
-	if (slot->grant.state.loading)
+	if (slot->grant.state.loading && slot->load == load->number)
 	{
 		LfOver		over = slot->grant.state.over;
 		bool		draining = slot->grant.state.draining;
@@ -172,19 +194,19 @@ lf_entry_fill(const LfGrant *grant)
 		if (over != LF_OVER_NOT && !slot->end_written)
 			set_over(slot, over);
 	}
-	loaded = slot->grant.state.token == grant->state.token;
+	loaded = !slot->grant.state.loading && slot->grant.state.token == grant->state.token;
 	lf_slots_unlock(slot);
 	return loaded;
 }
 
 void
-lf_entry_cancel_load(const LfResource *resource)
+lf_entry_cancel_load(const LfResource *resource, const LfEntryLoad *load)
 {
 	LfSlot	   *slot = lf_slots_lock(resource, LW_EXCLUSIVE);
 
 	if (slot == NULL)
 		return;
-	if (slot->grant.state.loading &&
+	if (slot->grant.state.loading && slot->load == load->number &&
 		slot->grant.state.over == LF_OVER_NOT && !slot->grant.state.draining)
 		lf_slots_free(slot);
 	else

@@ -103,14 +103,21 @@ extern bool lf_entry_next(Oid database, int *cursor, LfGrant *grant);
 
 /*
  * Loading.  begin_load: the entry stands there as loading afterwards, unless it
- * is loaded already; *inserted: by this call; false when there is no room.
- * fill: what the table says (state.token 0: nothing); an "over" set meanwhile
- * stays; false if another grant stands there.  cancel_load: for who inserted it
- * and may not fill it; it stays if somebody has begun to use it.
+ * is loaded already; false when there is no room.  fill: what the table said
+ * since begin_load (state.token 0: nothing); an "over" set meanwhile stays; false
+ * if another grant stands there, or another load is under way, which began later
+ * than that look into the table.  cancel_load: for who inserted it and may not
+ * fill it; it stays if somebody has begun to use it.
  */
-extern bool lf_entry_begin_load(const LfResource *resource, bool *inserted);
-extern bool lf_entry_fill(const LfGrant *grant);
-extern void lf_entry_cancel_load(const LfResource *resource);
+typedef struct LfEntryLoad
+{
+	uint64		number;			/* 0: it is loaded already */
+	bool		inserted;		/* by this call */
+} LfEntryLoad;
+
+extern bool lf_entry_begin_load(const LfResource *resource, LfEntryLoad *load);
+extern bool lf_entry_fill(const LfGrant *grant, const LfEntryLoad *load);
+extern void lf_entry_cancel_load(const LfResource *resource, const LfEntryLoad *load);
 
 /*
  * Ends the grant `token` if it is the resource's latest and not over yet, also

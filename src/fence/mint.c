@@ -46,6 +46,7 @@ static SPIPlanPtr insert_plan = NULL;
 typedef struct LoadWork
 {
 	const LfResource *resource;
+	LfEntryLoad load;
 	bool		opened;
 } LoadWork;
 
@@ -98,7 +99,7 @@ load_entry(void *arg)
 	work->opened = is_of_here(grant.state.token);
 	if (!work->opened)
 		return;
-	lf_entry_fill(&grant);
+	lf_entry_fill(&grant, &work->load);
 
 	/* one of another epoch that a restore brought holds nothing */
 	if (grant.state.token <= lf_epoch_floor(lf_database_mine()))
@@ -109,20 +110,19 @@ LfLoad
 lf_mint_load(const LfResource *resource, LfGrantState *state)
 {
 	uint32		hash = lf_resource_hash(resource);
-	LoadWork	work = {resource, false};
-	bool		inserted;
+	LoadWork	work = {.resource = resource};
 	XLogRecPtr	end;
 	char	   *problem;
 
 	if (lf_entry_look(resource, hash, state) && !state->loading)
 		return LF_LOAD_DONE;
-	if (!lf_entry_begin_load(resource, &inserted))
+	if (!lf_entry_begin_load(resource, &work.load))
 		return LF_LOAD_NO_ROOM;
 	if (lf_transaction_try("loading a grant", load_entry, &work, &end, &problem) &&
 		work.opened && lf_entry_look(resource, hash, state) && !state->loading)
 		return LF_LOAD_DONE;
-	if (inserted)
-		lf_entry_cancel_load(resource);
+	if (work.load.inserted)
+		lf_entry_cancel_load(resource, &work.load);
 	return LF_LOAD_LATER;
 }
 

@@ -74,6 +74,7 @@ lf_entry_shmem_init(void)
 	lf_slots.head->bucket_count = count_buckets();
 	lf_slots.head->end_head = LF_NO_SLOT;
 	lf_slots.head->hand = 0;
+	pg_atomic_init_u64(&lf_slots.head->last_load, 0);
 	lf_slots.head->since = lf_clock_now();
 	for (int i = 0; i < lf_slots.head->bucket_count; i++)
 		lf_slots.buckets[i] = LF_NO_SLOT;
@@ -248,6 +249,7 @@ lf_slots_insert(const LfGrant *grant, uint32 hash, bool *inserted)
 		memset(fresh, 0, sizeof(LfSlot));
 		fresh->hash = hash;
 		fresh->grant = *grant;
+		fresh->load = pg_atomic_add_fetch_u64(&lf_slots.head->last_load, 1);
 		pg_write_barrier();		/* who sees it used sees its hash */
 		fresh->used = true;
 		fresh->next = *lf_slots_bucket(hash);

@@ -11,6 +11,7 @@
 
 #include "base/shmem.h"
 #include "fence/entry.h"
+#include "port/atomics.h"
 
 #define LF_NO_SLOT (-1)
 
@@ -23,6 +24,7 @@ typedef struct LfSlot
 	bool		used;
 	bool		in_end_list;
 	bool		end_written;	/* the table has the end of state.token */
+	uint64		load;			/* number of the load that inserted it */
 	LfGrant		grant;
 } LfSlot;
 
@@ -33,6 +35,7 @@ typedef struct LfSlotsHead
 	int			free_head;
 	int			end_head;
 	int			hand;			/* where eviction looks next */
+	pg_atomic_uint64 last_load;
 	LfClock		since;			/* what is remembered begins here */
 } LfSlotsHead;
 

@@ -37,7 +37,10 @@ typedef struct Seen
 	const LfLockAnswer *answer;
 } Seen;
 
-/* Does the answer show that this value has the lock no more? */
+/*
+ * Does the answer show that this value has the lock no more?  A lock that a
+ * release has found is nobody's any more.
+ */
 static bool
 contradicts(const LfRemote *remote, const Seen *seen)
 {
