@@ -393,7 +393,10 @@ lf_remote_renew(LfPending *pending, LfClock *next)
 	switch (remote->state)
 	{
 		case LF_REMOTE_IDLE:
-			begin_to_renew(pending);
+			if (lf_tracked_is_recovered())
+				begin_to_renew(pending);
+			else
+				*next = Min(*next, lf_clock_now() + LF_RETRY_SOON);
 			break;
 		case LF_REMOTE_GRANTED:
 			lf_pending_settle(pending, LF_ANSWER_GRANTED, pending->request.renewed);

@@ -526,6 +526,12 @@ lf_tracked_release_ended(void)
 }
 
 bool
+lf_tracked_is_recovered(void)
+{
+	return recovered;
+}
+
+bool
 lf_tracked_is_empty(void)
 {
 	return context == NULL || hash_get_num_entries(by_token) == 0;
@@ -610,8 +616,8 @@ compare_profiles(void *arg)
 		forget(lfirst(cell));
 }
 
-static void
-follow_profiles(void)
+void
+lf_tracked_begin_pass(void)
 {
 	XLogRecPtr	end;
 	char	   *problem;
@@ -629,7 +635,6 @@ follow_profiles(void)
 void
 lf_tracked_pass(LfOwnerCheck alive, LfClock *next)
 {
-	follow_profiles();
 	if (lf_tracked_is_empty())
 		return;
 	for (int i = 0; i < LOOKS_PER_PASS && !pairingheap_is_empty(due_heap); i++)

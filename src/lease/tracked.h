@@ -42,6 +42,15 @@ extern const LfLock *lf_tracked_lock(int64 token, LfLockValue *value, bool *adop
 extern bool lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
 								   const LfLockAnswer *answer);
 
+/*
+ * Finds what the worker before this one tracked, and compares with the profiles.
+ * Before anything else in a pass; outside a transaction.
+ */
+extern void lf_tracked_begin_pass(void);
+
+/* Has that been found?  Until then "not tracked" says nothing. */
+extern bool lf_tracked_is_recovered(void);
+
 /* Releases the locks of leases that have ended.  Before requests are looked at. */
 extern void lf_tracked_release_ended(void);
 

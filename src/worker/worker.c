@@ -314,6 +314,7 @@ serve_leases(void)
 	LfClock		next;
 	int			ends;
 
+	lf_tracked_begin_pass();
 	lf_tracked_release_ended();
 	next = lf_queue_pass(worker.database);
 	if (lf_queue_wants_room())
