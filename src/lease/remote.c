@@ -377,8 +377,6 @@ begin_to_renew(LfPending *pending)
 		LF_POINT("renew-unasked");
 		ask(remote, remote->adopts ? LF_LOCK_VERIFY : LF_LOCK_RENEW, NULL);
 	}
-	else if (!lf_tracked_is_recovered())
-		return;
 	else if (lf_entry_look(&pending->request.resource,
 						   lf_resource_hash(&pending->request.resource), &state) &&
 			 state.token == token && lf_grant_is_live(&state, lf_clock_now()))
@@ -415,7 +413,10 @@ lf_remote_renew(LfPending *pending, LfClock *next)
 	switch (remote->state)
 	{
 		case LF_REMOTE_IDLE:
-			begin_to_renew(pending);
+			if (lf_tracked_is_recovered())
+				begin_to_renew(pending);
+			else
+				*next = Min(*next, lf_clock_now() + LF_RETRY_SOON);
 			break;
 		case LF_REMOTE_GRANTED:
 			lf_pending_settle(pending, LF_ANSWER_GRANTED, pending->request.renewed);
