@@ -11,7 +11,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = start_node('crash', conf => "lease_fence.drain_timeout = '5min'\n");
+# Nothing is flushed but by who waits for it.
+my $node = start_node('crash', conf => "lease_fence.drain_timeout = '5min'\nwal_writer_delay = '10s'\n");
 my $highest = 0;
 
 sub rises
