@@ -11,7 +11,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = start_node('crash', conf => "lease_fence.drain_timeout = '5min'\n");
+# Nothing is flushed but by who waits for it.
+my $node = start_node('crash', conf => "lease_fence.drain_timeout = '5min'\nwal_writer_delay = '10s'\n");
 my $highest = 0;
 
 sub rises
@@ -40,7 +41,10 @@ my $transaction = $c->must("SELECT token FROM lease_fence.acquire('stock:3')");
 $c->must('UPDATE stock SET quantity = quantity - 1 WHERE id = 3');
 is(write_under($a, 1, $detached), '00000', 'before the crash, the detached lease writes');
 is(write_under($b, 2, $session), '00000', 'and the session lease');
-$highest = $transaction;
+my $released = $a->must("SELECT token FROM lease_fence.acquire('stock:7', scope => 'detached', ttl => '1h')");
+$a->must("SELECT lease_fence.release($released)");
+$highest = $released;
+until_true($node, "SELECT ended_at IS NOT NULL FROM lease_fence.grants WHERE token = $released", 'its end is written');
 until_true($node, "SELECT lease_fence.remaining($detached) < '18s'", 'some of the ttl is used up');
 
 $node->stop('immediate');
@@ -52,6 +56,7 @@ is($a->must("SELECT lease_fence.remaining($detached) > '18s'"), 't', 'a detached
 is(write_under($a, 1, $detached), '00000', 'and writes');
 is($b->must("SELECT token IS NULL FROM lease_fence.try_acquire('stock:1', scope => 'detached', holder => 'other')"),
 	't', 'nobody else gets it');
+is(write_under($a, 7, $released), 'LF002', 'a detached one that was released stays so');
 is(write_under($b, 2, $session), 'LF002', 'a session lease is over');
 is(write_under($b, 3, $transaction), 'LF002', 'and a transaction lease');
 is(stock($node, 3), '100', 'whose write is gone');

@@ -210,7 +210,7 @@ foreach my $profile (qw(s blind))
 		wait_until('Redis is left alone', sub { my $n = scripts(); select(undef, undef, undef, 0.1); $n == scripts() });
 		my $n = scripts();
 		cmp_ok(redis('PUBLISH', @$late), '>', 0, "$what: somebody listens to $late->[0]");
-		wait_until('it was looked at', sub { scripts() > $n });
+		wait_until('it was looked at, or is over', sub { scripts() > $n || !is_live($b) });
 		ok(is_live($b), "$what: $late->[1] proves nothing");
 		is(write_under($r, $b), '', "$what: the newer lease writes on");
 	}
@@ -270,6 +270,46 @@ foreach my $profile (qw(s blind))
 	wait_until('it was taken and given back', sub { scripts() >= $before + 2 && !redis('EXISTS', $r) });
 	is(grants_of($r), '0', "$what: it never was a grant");
 	like(ask_for($acquire), qr/^\d+$/, "$what: the next one has it at once");
+}
+
+# The same, while another session asks for something else: it is not its answer.
+{
+	my $what = 'an answer to who gave up, while another one asks';
+	my ($r, $taken) = (resource('far'), resource('far'));
+	my $other = session();
+
+	redis('SET', $taken, 'somebody', 'PX', 60000);
+	$proxy->hold;
+	is(ask_for("SELECT token FROM lease_fence.acquire(resource => '$r', scope => 'detached', ttl => '5min', wait => '500ms')"),
+		'55P03', "$what: the wait is over");
+	$other->send("SELECT token FROM lease_fence.acquire(resource => '$taken', scope => 'detached', ttl => '5min', wait => '2s')");
+	wait_until('both are on their way', sub { status('far', 'queue') > 1 });
+	$proxy->resume;
+	$other->answer;
+	is($other->state, '55P03', "$what: it has nothing of it");
+	is(grants_of($taken), '0', "$what: nothing was minted");
+	is(redis('GET', $taken), 'somebody', "$what: its lock is whose it was");
+	ok(wait_until('it was given back', sub { !redis('EXISTS', $r) }), "$what: what was taken is given back");
+	$other->quit;
+}
+
+# To a renewal: not known is not renewed.
+{
+	my $what = 'a renewal without an answer';
+	my $r = resource('far');
+	my $token = ask("SELECT token FROM lease_fence.acquire(resource => '$r', scope => 'detached', ttl => '30s')");
+	my $asker = session();
+
+	$proxy->lose;
+	$asker->send("SELECT lease_fence.renew($token, '5min')");
+	wait_until('it is on its way', sub { status('far', 'queue') > 0 });
+	$proxy->cut;
+	$asker->answer;
+	is($asker->state, 'LF020', "$what: who asked is told so");
+	ok(ask("SELECT lease_fence.remaining($token) <= '30s'") eq 't', "$what: and it lasts no longer for it");
+	$proxy->resume;
+	$asker->quit;
+	await_status('far', 'connected');
 }
 
 # To an adoption: what counts is when it was asked.
