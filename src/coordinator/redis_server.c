@@ -218,7 +218,7 @@ lf_server_fail(LfServer *server, const char *problem)
 		ereport(LOG,
 				(errmsg("lease_fence: server \"%s\" is not available: %s",
 						server->options.name, server->status.last_error)));
-	lf_connection_close(&server->connection, problem);
+	lf_connection_close(&server->connection, NULL);	/* told: receive() has nothing to add */
 	lf_hint_close(server, NULL);
 	set_retry(server);
 	fail_calls(server, &server->sent);

@@ -91,6 +91,20 @@ lf_redis_status_free(int place)
 }
 
 void
+lf_redis_status_disconnected(Oid database)
+{
+	LWLockAcquire(lf_lwlock(LF_LOCK_REDIS), LW_EXCLUSIVE);
+	for (int i = 0; i < PLACES; i++)
+	{
+		if (places[i].database != database)
+			continue;
+		places[i].connected = places[i].hints = false;
+		places[i].queue = 0;
+	}
+	LWLockRelease(lf_lwlock(LF_LOCK_REDIS));
+}
+
+void
 lf_redis_status_forget_database(Oid database)
 {
 	LWLockAcquire(lf_lwlock(LF_LOCK_REDIS), LW_EXCLUSIVE);

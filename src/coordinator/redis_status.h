@@ -42,6 +42,9 @@ extern void lf_redis_status_write(int place, const LfRedisStatus *status);
 /* The server was dropped. */
 extern void lf_redis_status_free(int place);
 
+/* The database's worker is gone, and its connections with it. */
+extern void lf_redis_status_disconnected(Oid database);
+
 /* DROP DATABASE. */
 extern void lf_redis_status_forget_database(Oid database);
 

@@ -29,6 +29,7 @@
 #include "base/settings.h"
 #include "base/shmem.h"
 #include "base/transaction.h"
+#include "coordinator/redis_status.h"
 #include "fence/ends.h"
 #include "fence/entry.h"
 #include "fence/epoch.h"
@@ -94,6 +95,8 @@ static Worker worker = {.database = -1};
 static void
 detach_at_exit(int code, Datum arg)
 {
+	if (worker.database >= 0)
+		lf_redis_status_disconnected(MyDatabaseId);
 	lf_database_detach(worker.database, code == 0);
 }
 

@@ -181,4 +181,16 @@ SKIP:
 	is($s->query("SELECT lease_fence.remaining($lease) IS NULL"), 't', 'its lease is over all the same');
 }
 
+# ---- a worker that is gone is connected to nothing ----
+
+add_server($node, 'unused', $redis);
+$s->query("SELECT lease_fence.add_profile(name => 'unused', prefix => 'unused:', servers => '{unused}')");
+my $short = $s->query("SELECT token FROM lease_fence.acquire('unused:1', scope => 'detached', ttl => '100ms')");
+wait_until('it is connected', sub { $s->query("SELECT connected FROM lease_fence.worker_status WHERE server = 'unused'") eq 't' });
+
+# over for longer than it lasted: nothing of it is left to do
+wait_until('it is over', sub { $s->query("SELECT ended_at < now() - interval '1 s' FROM lease_fence.grants WHERE token = $short") eq 't' });
+restart_worker();
+is($s->query("SELECT connected FROM lease_fence.worker_status WHERE server = 'unused'"), 'f', 'nor does the view say so');
+
 done_testing();
