@@ -32,7 +32,7 @@ typedef struct LfCatalog
 
 /*
  * NULL when the extension is not installed (or being created or dropped) in
- * this database.  In a transaction only.  The answer is good until the next
+ * this database, or of another version than this library.  In a transaction only.  The answer is good until the next
  * invalidation message, that is until the next lock or table access.
  */
 extern const LfCatalog *lf_catalog(void);
