@@ -248,7 +248,7 @@ delete_profile(const char *name)
 		Name		this = DatumGetName(heap_getattr(tuple, LF_PROFILE_NAME,
 													 RelationGetDescr(table), &isnull));
 
-		found = strcmp(NameStr(*this), name) == 0;
+		found = !isnull && strcmp(NameStr(*this), name) == 0;
 		if (found)
 			CatalogTupleDelete(table, &tuple->t_self);
 	}

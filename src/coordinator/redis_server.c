@@ -298,8 +298,8 @@ drop(LfServer *server)
 static void
 define(LfServer *server, const LfRedisOptions *options)
 {
-	if (server->defined &&
-		memcmp(&server->options, options, sizeof(LfRedisOptions)) == 0)
+	/* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): see LfRedisOptions */
+	if (server->defined && memcmp(&server->options, options, sizeof(LfRedisOptions)) == 0)
 		return;
 	if (server->place < 0)
 		server->place = lf_redis_status_place(server->oid);

@@ -246,15 +246,15 @@ make_trigger(const LfProtection *protection)
 Trigger *
 lf_guard_find_trigger(Relation rel)
 {
-	const LfCatalog *catalog;
+	const LfCatalog *catalog = lf_catalog();
 	int			i;
 
-	if (rel->trigdesc == NULL || (catalog = lf_catalog()) == NULL)
+	if (rel->trigdesc == NULL || catalog == NULL)
 		return NULL;
 	for (i = 0; i < rel->trigdesc->numtriggers; i++)
 	{
 		if (rel->trigdesc->triggers[i].tgfoid == catalog->guard_function)
-			return &rel->trigdesc->triggers[i];
+			return &CopyTriggerDesc(rel->trigdesc)->triggers[i];
 	}
 	return NULL;
 }

@@ -23,7 +23,8 @@
 
 /*
  * The guard's trigger on a table or partition, by its function; NULL when
- * there is none.  Good for as long as rel's relcache entry is not rebuilt.
+ * there is none.  A copy: rel's own is gone as soon as anything about the table is
+ * announced, by its analysis, say, whatever lock we have on it.
  */
 extern Trigger *lf_guard_find_trigger(Relation rel);
 

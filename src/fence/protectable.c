@@ -84,8 +84,8 @@ check_kind(Relation rel)
 static void
 check_triggers(Relation rel)
 {
-	TriggerDesc *triggers = rel->trigdesc;
 	Oid			guard = lf_catalog_required()->guard_function;
+	TriggerDesc *triggers = rel->trigdesc;	/* good until a catalog is looked at */
 	int			i;
 
 	for (i = 0; triggers != NULL && i < triggers->numtriggers; i++)
