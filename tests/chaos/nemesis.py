@@ -12,10 +12,10 @@
     launcher_kill    SIGKILL of the launcher: the same
     pg_immediate     immediate stop of PostgreSQL, and a start
     pg_fast          the same, fast
-    promote_sync     the primary dies, its synchronous standby is promoted: nothing
-                     that was acknowledged is lost
-    promote_async    the standby stands still for a while and is asynchronous, then
-                     the same: what it had not received is lost, and nothing else
+    promote_sync     the synchronous standby stands still for a while, the primary
+                     dies, the standby is promoted: what was acknowledged is there
+    promote_async    the same with an asynchronous one: what it had not received is
+                     lost, and nothing else
     clock_pg         PostgreSQL's wall clock jumps, up to an hour ahead or a bit back
     clock_redis      Redis' wall clock does
     pooler_kill      SIGKILL of pgbouncer, which is started again
@@ -263,12 +263,11 @@ class Nemesis(threading.Thread):
     def promote(self, mode):
         self.mend()
         self.postgres.wait_up()
-        receiver = None
         if mode == 'async':
             self.postgres.set_synchronous(False)
-            receiver = self.postgres.standby_receiver()
-            os.kill(receiver, signal.SIGSTOP)
-            time.sleep(self.random.uniform(0.2, 1.5))
+        receiver = self.postgres.standby_receiver()
+        os.kill(receiver, signal.SIGSTOP)
+        time.sleep(self.random.uniform(0.2, 1.5))
         self.postgres.promote(mode, receiver)
         self.postgres.make_standby()
         return f'to primary {self.postgres.number}'

@@ -243,15 +243,14 @@ class Postgres:
             raise ProcessLookupError
         return rows[0][0]
 
-    def promote(self, mode, receiver=None):
-        """The primary dies and the standby takes its place; its receiver, if it
-        stands still, goes on.  Nobody is let in before there is an oracle."""
+    def promote(self, mode, receiver):
+        """The primary dies and the standby, whose receiver stands still, takes
+        its place.  Nobody is let in before there is an oracle."""
         self.stop('immediate')
         subprocess.run(['pg_ctl', '-D', self.standby_data, '-W', 'promote'], check=True,
                        stdout=subprocess.DEVNULL)
-        if receiver:
-            time.sleep(0.1)
-            os.kill(receiver, signal.SIGCONT)
+        time.sleep(0.1)
+        os.kill(receiver, signal.SIGCONT)
         host = self.standby_host
         self.wait_up(host=host)
         # The slot would wait for them, and does not see what began before it.
