@@ -39,6 +39,24 @@ sub set
 	}
 }
 
+# ---- nobody hears of a rejection before it is written down ----
+{
+	my $first = LeaseSessions->new($node, name => 'first');
+	$first->query('UPDATE stock SET n = 1 WHERE id = 1');
+	my $stopped = worker_pid();
+	kill 'STOP', $stopped;
+	$first->send('UPDATE stock SET n = 1 WHERE id = 1');
+	wait_until('it waits for the audit, or has its answer', sub {
+		!$first->busy || $dba->query(q{SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = } . $first->pid) eq 't' });
+	ok($first->busy, 'no answer while the worker writes nothing');
+	is(rows(q{application_name = 'first'}), '1', 'only the one before is in the audit');
+	kill 'CONT', $stopped;
+	$first->answer;
+	is($first->state, 'LF003', 'it comes when it is written');
+	is(rows(q{application_name = 'first'}), '2', 'and is in the audit then');
+	$first->quit;
+}
+
 # ---- 10 000 from 8 connections, the worker killed in between ----
 {
 	my @writer = map { LeaseSessions->new($node, name => "writer $_") } 1 .. 8;

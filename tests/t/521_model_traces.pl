@@ -344,6 +344,28 @@ foreach my $profile (qw(s blind))
 	is_growing($what, $a, adopt($r, 'a'));
 }
 
+# The same, and the worker itself sees the answer before it sees that the time is over.
+{
+	my $what = 'an answer after the deadline, to a worker that was stopped';
+	my $r = resource('far');
+	redis('SET', $r, 'a', 'PX', 3000);
+	my $a = adopt($r, 'a');
+	my $worker = worker_pid();
+	$proxy->hold;
+	wait_until('it is looked at', sub { status('far', 'queue') > 0 });
+	kill 'STOP', $worker;
+	redis('PEXPIRE', $r, 60000);
+	my $before = scripts();
+	$proxy->resume;
+	wait_until('Redis has answered', sub { scripts() > $before });
+	await_over($a);
+	my $then = ask('SELECT clock_timestamp()');
+	kill 'CONT', $worker;
+	await_status('far', "last_success > '$then'");
+	ok(!is_live($a), "$what: it does not revive the lease");
+	is(write_under($r, $a), 'LF002', "$what: nor its token");
+}
+
 # ---- a lock that is lost while its grant waits for older writers ----
 
 foreach my $profile (qw(s blind))
