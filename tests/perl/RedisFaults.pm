@@ -33,7 +33,9 @@ sub new
 	$option{command_timeout} //= '500ms';
 	$option{connect_timeout} //= '500ms';
 	$node->init;
-	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'lease_fence'\nlease_fence.databases = 'postgres'\n$conf");
+	# named: however slow all is, the worker does not leave for having nothing to do
+	$node->append_conf('postgresql.conf',
+		"shared_preload_libraries = 'lease_fence'\nlease_fence.databases = 'postgres'\n$conf");
 	$node->start;
 	$self->sql('CREATE EXTENSION lease_fence');
 	$self->set_up($_, $profile, %option) foreach 'postgres';
