@@ -9,6 +9,9 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
 #include "base/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
@@ -18,8 +21,10 @@
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #define LF_EXTENSION "lease_fence"
@@ -61,6 +66,45 @@ find_function(Oid schema, const char *name, oidvector *arguments, Oid *result)
 	return OidIsValid(*result);
 }
 
+/* The version of the extension's SQL, as pg_extension has it; NULL: none there. */
+static char *
+version_of(Oid extension)
+{
+	Relation	table = table_open(ExtensionRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	char	   *version = NULL;
+
+	ScanKeyInit(&key, Anum_pg_extension_oid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(extension));
+	scan = systable_beginscan(table, ExtensionOidIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		bool		isnull;
+		Datum		value = heap_getattr(tuple, Anum_pg_extension_extversion,
+										 RelationGetDescr(table), &isnull);
+
+		version = isnull ? NULL : TextDatumGetCString(value);
+	}
+	systable_endscan(scan);
+	table_close(table, AccessShareLock);
+	return version;
+}
+
+/*
+ * A library that was replaced without ALTER EXTENSION UPDATE, or the other way
+ * round, would read tables and call functions that are not as it knows them.
+ */
+static bool
+version_fits(Oid extension)
+{
+	char	   *version = version_of(extension);
+
+	return version != NULL && strcmp(version, LF_VERSION) == 0;
+}
+
 static bool
 find_all(LfCatalog *catalog)
 {
@@ -68,7 +112,7 @@ find_all(LfCatalog *catalog)
 	Oid			schema;
 
 	catalog->extension = get_extension_oid(LF_EXTENSION, true);
-	if (!OidIsValid(catalog->extension))
+	if (!OidIsValid(catalog->extension) || !version_fits(catalog->extension))
 		return false;
 	schema = get_namespace_oid(LF_EXTENSION, true);
 	if (!OidIsValid(schema) || !schema_is_ours(schema, catalog->extension))
@@ -111,11 +155,35 @@ lf_catalog(void)
 	return &cached;
 }
 
+static void
+raise_other_version(const char *version)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the library of lease_fence is of version %s, the extension in this database of version %s",
+					LF_VERSION, version),
+			 errdetail("Nothing is granted, and no guarded table can be written, until they agree."),
+			 errhint("Run ALTER EXTENSION lease_fence UPDATE; if the library is the older one, restart the server.")));
+}
+
+void
+lf_catalog_check_version(void)
+{
+	Oid			extension = creating_extension ? InvalidOid :
+		get_extension_oid(LF_EXTENSION, true);
+	char	   *version = OidIsValid(extension) ? version_of(extension) : NULL;
+
+	if (version != NULL && strcmp(version, LF_VERSION) != 0)
+		raise_other_version(version);
+}
+
 const LfCatalog *
 lf_catalog_required(void)
 {
 	const LfCatalog *catalog = lf_catalog();
 
+	if (catalog == NULL)
+		lf_catalog_check_version();
 	if (catalog == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

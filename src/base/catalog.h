@@ -32,12 +32,15 @@ typedef struct LfCatalog
 
 /*
  * NULL when the extension is not installed (or being created or dropped) in
- * this database.  In a transaction only.  The answer is good until the next
+ * this database, or of another version than this library.  In a transaction only.  The answer is good until the next
  * invalidation message, that is until the next lock or table access.
  */
 extern const LfCatalog *lf_catalog(void);
 
 /* The same, but raises 55000 when the extension is not there. */
 extern const LfCatalog *lf_catalog_required(void);
+
+/* Raises 55000 when it is there, in another version than this library. */
+extern void lf_catalog_check_version(void);
 
 #endif							/* LF_BASE_CATALOG_H */
