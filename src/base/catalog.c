@@ -166,16 +166,24 @@ raise_other_version(const char *version)
 			 errhint("Run ALTER EXTENSION lease_fence UPDATE; if the library is the older one, restart the server.")));
 }
 
-const LfCatalog *
-lf_catalog_required(void)
+void
+lf_catalog_check_version(void)
 {
-	const LfCatalog *catalog = lf_catalog();
-	Oid			extension = catalog != NULL || creating_extension ? InvalidOid :
+	Oid			extension = creating_extension ? InvalidOid :
 		get_extension_oid(LF_EXTENSION, true);
 	char	   *version = OidIsValid(extension) ? version_of(extension) : NULL;
 
 	if (version != NULL && strcmp(version, LF_VERSION) != 0)
 		raise_other_version(version);
+}
+
+const LfCatalog *
+lf_catalog_required(void)
+{
+	const LfCatalog *catalog = lf_catalog();
+
+	if (catalog == NULL)
+		lf_catalog_check_version();
 	if (catalog == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -40,4 +40,7 @@ extern const LfCatalog *lf_catalog(void);
 /* The same, but raises 55000 when the extension is not there. */
 extern const LfCatalog *lf_catalog_required(void);
 
+/* Raises 55000 when it is there, in another version than this library. */
+extern void lf_catalog_check_version(void);
+
 #endif							/* LF_BASE_CATALOG_H */

@@ -54,8 +54,15 @@ check_truncate(Oid relid)
 	Relation	rel;
 	Trigger    *trigger;
 
-	if (!has_triggers(relid) || lf_catalog() == NULL)
+	if (!has_triggers(relid))
 		return;
+	if (lf_catalog() == NULL)
+	{
+		/* of another version: what is its guard, and what not, only the name says */
+		if (OidIsValid(get_trigger_oid(relid, LF_GUARD_TRIGGER, true)))
+			lf_catalog_check_version();
+		return;
+	}
 
 	rel = table_open(relid, AccessShareLock);
 	trigger = lf_guard_find_trigger(rel);

@@ -61,6 +61,9 @@ foreach my $other ('0.9', '99.0')
 	my $state = write_as($node, 'postgres', $token);
 	is($state, '55000', "$other: no write, also under a token that was good");
 	is(sqlstate_of($node, 'postgres', 'UPDATE stock SET n = 0'), '55000', "$other: nor without one");
+	is(sqlstate_of($node, 'postgres', 'TRUNCATE stock'), '55000', "$other: nor TRUNCATE");
+	is(sqlstate_of($node, 'postgres', "BEGIN; SET LOCAL lease_fence.bypass = 'x'; UPDATE stock SET n = 0; COMMIT"), '55000',
+		"$other: nor by bypass");
 	$node->psql('postgres', "SELECT lease_fence.acquire(resource => 'stock:2', scope => 'detached')", stderr => \$stderr);
 	like($stderr, qr/the library of lease_fence is of version \Q$default\E, the extension in this database of version \Q$other\E/,
 		"$other: no lease, and the error says why");
