@@ -7,6 +7,7 @@
            spread; none: no faults
 --sql, --redis, --other    sessions that acquire in SQL, that lock with redis-py,
            and of all further kinds
+--careless N               how likely a holder writes again under an earlier token
 --resources pg:2,red:4     how many resources of each kind
 --guard    fence, or one that is written by hand (guards.py): then the checker
            must find a violation
