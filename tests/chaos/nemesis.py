@@ -12,6 +12,7 @@
     launcher_kill    SIGKILL of the launcher: the same
     pg_immediate     immediate stop of PostgreSQL, and a start
     pg_fast          the same, fast
+    pg_kill          SIGKILL of the postmaster, and a start
     promote_sync     the synchronous standby stands still for a while, the primary
                      dies, the standby is promoted: what was acknowledged is there
     promote_async    the same with an asynchronous one: what it had not received is
@@ -53,8 +54,8 @@ WEIGHTS = {'terminate': 10, 'cancel': 12, 'client_stop': 10, 'client_kill': 6, '
            'redis_stop': 4, 'flushall': 4, 'redis_failover': 3, 'server_moved': 2, 'link_requests': 3,
            'script_flush': 3, 'link_cut': 3, 'link_down': 3, 'link_hold': 3, 'link_replies': 3,
            'link_slow': 3, 'backend_kill': 1, 'worker_kill': 1, 'launcher_kill': 1,
-           'pg_immediate': 1, 'pg_fast': 1, 'promote_sync': 2, 'promote_async': 2, 'clock_pg': 3,
-           'clock_redis': 3, 'pooler_kill': 2}
+           'pg_immediate': 1, 'pg_fast': 1, 'pg_kill': 1, 'promote_sync': 2, 'promote_async': 2,
+           'clock_pg': 3, 'clock_redis': 3, 'pooler_kill': 2}
 
 CLIENTS = "backend_type = 'client backend' AND usename = 'app'"
 WORKER = "backend_type = 'lease_fence worker'"
@@ -74,6 +75,11 @@ class Janitor(threading.Thread):
     def run(self):
         while not self.stop.wait(1):
             self.sweep('3s')
+
+    def end(self):
+        self.stop.set()
+        self.join()
+        self.sweep('0')
 
     def sweep(self, older_than):
         try:
@@ -251,6 +257,12 @@ class Nemesis(threading.Thread):
     def restart(self, mode):
         self.mend()                 # a stopped backend would hold the stop up
         self.postgres.stop(mode)
+        self.postgres.start()
+        self.postgres.wait_up()
+
+    def pg_kill(self):
+        self.mend()
+        self.postgres.kill()
         self.postgres.start()
         self.postgres.wait_up()
 

@@ -7,6 +7,7 @@
            spread; none: no faults
 --sql, --redis, --other    sessions that acquire in SQL, that lock with redis-py,
            and of all further kinds
+--careless N               how likely a holder writes again under an earlier token
 --resources pg:2,red:4     how many resources of each kind
 --guard    fence, or one that is written by hand (guards.py): then the checker
            must find a violation
@@ -163,6 +164,7 @@ class Run:
         self.redis = servers.Redis(folder)
         self.link = proxy.Proxy(self.redis.port)
         self.pooler = servers.Pooler(folder, self.postgres)
+        self.janitor = nemesis.Janitor(self.postgres)
         self.faults = self.possible(faults_of(options.faults))
         self.kinds = dict(holders.KINDS)
         if not self.pooler.program:
@@ -206,7 +208,6 @@ class Run:
 
     def traffic_with_faults(self):
         sampler = Sampler(self.postgres, self.folder + '/samples.jsonl')
-        janitor = nemesis.Janitor(self.postgres)
         with open(self.folder + '/faults.log', 'w', encoding='utf-8') as log:
             enemy = nemesis.Nemesis(self.postgres, self.redis, self.link, self.pooler, self.pool,
                                     random.Random(f'{self.options.seed} faults'), self.faults,
@@ -214,16 +215,13 @@ class Run:
             for client in self.pool:
                 client.start()
             sampler.start()
-            janitor.start()
             enemy.begin(self.options.seconds)
             time.sleep(self.options.seconds)
             enemy.finish()
             self.problems += enemy.errors
             self.stop_clients()
-        for thread in (sampler, janitor):
-            thread.stop.set()
-            thread.join()
-        janitor.sweep('0')
+        sampler.stop.set()
+        sampler.join()
         return enemy.done
 
     def stop_clients(self):
@@ -368,8 +366,10 @@ def main():
     run = Run(options, folder)
     try:
         run.set_up()
+        run.janitor.start()
         done = run.traffic_with_faults()
         slowest = run.progress()
+        run.janitor.end()
         run.collect()
     finally:
         run.tear_down()

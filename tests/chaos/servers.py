@@ -175,6 +175,11 @@ class Postgres:
     def stop(self, mode='fast', data=None):
         return self._pg_ctl('-m', mode, 'stop', data=data)
 
+    def kill(self):
+        """The postmaster alone; its children are to notice."""
+        with open(self.data + '/postmaster.pid', encoding='utf-8') as file:
+            os.kill(int(file.readline()), signal.SIGKILL)
+
     def stop_all(self):
         for data in glob.glob(self.folder + '/data*'):
             self.stop('immediate', data)
