@@ -184,13 +184,19 @@ read_profile(HeapTuple tuple, TupleDesc desc, LfProfile *profile)
 static void
 read_profiles(Oid oid)
 {
-	Relation	table = table_open(oid, AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	SysScanDesc scan = systable_beginscan(table, InvalidOid, false, snapshot, 0, NULL);
+	Relation	table = try_table_open(oid, AccessShareLock);
+	Snapshot	snapshot;
+	SysScanDesc scan;
 	MemoryContext saved;
 	HeapTuple	tuple;
 	int			room = 8;
 
+	if (table == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("extension \"lease_fence\" was dropped meanwhile")));
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(table, InvalidOid, false, snapshot, 0, NULL);
 	if (cache_context == NULL)
 		cache_context = AllocSetContextCreate(TopMemoryContext, "lease_fence profiles",
 											  ALLOCSET_SMALL_SIZES);
