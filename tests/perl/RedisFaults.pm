@@ -105,14 +105,20 @@ sub worker_pid
 # ---- what is wanted ----
 
 # An acquire is refused with LF020 for this reason, and soon; so is the reason to
-# be read in worker_status.
+# be read in worker_status.  Between two tries to connect the reason is that of
+# the one before, which may have been another one.
 sub is_refused
 {
 	my ($self, $reason, $situation) = @_;
-	my $started = time;
-	my $state = $self->try("SELECT lease_fence.acquire('" . $self->resource . "', ttl => '5s', scope => 'detached', wait => '20s')");
-	my $took = time - $started;
+	my $until = time + 10;
+	my ($state, $took);
 
+	do
+	{
+		my $started = time;
+		$state = $self->try("SELECT lease_fence.acquire('" . $self->resource . "', ttl => '5s', scope => 'detached', wait => '20s')");
+		$took = time - $started;
+	} until $state ne 'LF020' || $self->said =~ $reason || time > $until;
 	is($state, 'LF020', "$situation: a lease is refused with LF020");
 	like($self->said, $reason, "$situation: the message says why");
 	cmp_ok($took, '<', 8, "$situation: it is refused soon");
