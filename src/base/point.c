@@ -76,17 +76,22 @@ is_to(const char *what, const char *name)
 }
 
 static void
+reload(void)
+{
+	if (!ConfigReloadPending)
+		return;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+}
+
+static void
 wait_here(const char *name)
 {
 	elog(LOG, "lease_fence: process %d waits at point %s", MyProcPid, name);
 	while (is_to("wait", name))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
+		reload();
 		WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10, PG_WAIT_EXTENSION);
 	}
 }
@@ -94,6 +99,9 @@ wait_here(const char *name)
 void
 lf_point_reached(const char *name)
 {
+	/* a worker may be in the middle of a pass since before the setting changed */
+	if (MyBackendType == B_BG_WORKER)
+		reload();
 	if (test_point == NULL || test_point[0] == '\0')
 		return;
 	if (is_to("wait", name))
