@@ -74,6 +74,7 @@ lf_connection_close(LfConnection *connection, const char *problem)
 {
 	if (connection->state == LF_CONNECTION_CLOSED)
 		return;
+	set_problem(connection, problem == NULL ? "" : problem);	/* may be the context's own */
 	if (connection->context != NULL)
 		redisFree(connection->context);
 	else if (connection->fd >= 0)
@@ -87,7 +88,6 @@ lf_connection_close(LfConnection *connection, const char *problem)
 	connection->address = NULL;
 	connection->expected = 0;
 	connection->state = LF_CONNECTION_CLOSED;
-	set_problem(connection, problem == NULL ? "" : problem);
 }
 
 /* A socket that begins to connect; -1, and errno says why. */

@@ -85,9 +85,11 @@ const char *
 lf_redis_tls_start(redisContext *context, const LfRedisOptions *options, void **session)
 {
 	const char *problem = NULL;
-	SSL_CTX    *ssl_context = make_context(options, &problem);
+	SSL_CTX    *ssl_context;
 	SSL		   *ssl;
 
+	lf_redis_tls_forget_errors();
+	ssl_context = make_context(options, &problem);
 	if (ssl_context == NULL)
 		return problem;
 	ssl = SSL_new(ssl_context);

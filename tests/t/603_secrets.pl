@@ -108,8 +108,10 @@ unlike($error, qr/\Q$secret\E/, 'and the error does not say which one');
 
 $fake->misbehave('rude');
 $error = error_of("SELECT token FROM lease_fence.acquire(resource => 'good:2', scope => 'detached')");
-like($error, qr/LF020.*\QERR ?[31m????LOG:  forged??\E/s, 'an answer of control characters and broken UTF-8 is made printable');
-is(last_error('good'), 'ERR ?[31m????LOG:  forged??', 'in the view, too');
+# hiredis 1.x takes no line with such bytes for a reply
+my $harmless = qr/\QERR ?[31m????LOG:  forged??\E|connection lost: Bad simple string value/;
+like($error, qr/LF020.*$harmless/s, 'an answer of control characters and broken UTF-8 is made printable');
+like(last_error('good'), qr/^(?:$harmless)$/, 'in the view, too');
 $fake->behave;
 
 # ---- commands that fail ----
