@@ -240,10 +240,12 @@ ask(int number)
 static int
 plug_hints(LfServer *server)
 {
+	LfClock		next = LF_CLOCK_NEVER;
 	int			end;
 
 	server->interests = 1;
-	lf_hint_flush(server);
+	lf_hint_flush(server, &next);
+	lf_hint_receive(server, &next);
 	FUZZ_CHECK(server->hints.state == LF_CONNECTION_CLOSED);
 	end = plug(server, &server->hints);
 	pass();
