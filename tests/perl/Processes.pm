@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(new_server token_of write_as sqlstate_of worker_pid await_worker
-  await_no_worker await_sql with_extension stop_fast_is_quick has_test_points);
+  await_no_worker await_sql with_extension stop_fast_is_quick has_test_points set_test_point);
 
 # A server with lease_fence preloaded; further lines for postgresql.conf, after a
 # hash of what init() is to get, if there is one.
@@ -131,6 +131,17 @@ sub has_test_points
 	my ($node) = @_;
 
 	return $node->psql('postgres', 'SHOW lease_fence.test_point') == 0;
+}
+
+# Known to sessions and workers when it returns; '' lets everybody go on.
+sub set_test_point
+{
+	my ($node, $value) = @_;
+
+	$node->safe_psql('postgres', "ALTER SYSTEM SET lease_fence.test_point = '$value'");
+	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
+	await_sql($node, 'postgres', "SELECT current_setting('lease_fence.test_point') = '$value'");
+	return;
 }
 
 1;

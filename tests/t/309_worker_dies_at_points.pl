@@ -14,15 +14,6 @@ use Test::More;
 my $node = new_server('points', 'max_worker_processes = 20', "lease_fence.audit_timeout = '100ms'");
 $node->start;
 plan skip_all => 'not a build with test points' if !has_test_points($node);
-sub set_point
-{
-	my ($value) = @_;
-
-	$node->safe_psql('postgres', "ALTER SYSTEM SET lease_fence.test_point = '$value'");
-	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
-	await_sql($node, 'postgres', "SELECT current_setting('lease_fence.test_point') = '$value'");
-	return;
-}
 
 my $ask = "SELECT token FROM lease_fence.acquire(resource => 'stock:1', ttl => '10min', scope => 'detached', holder => 'me', wait => '30s')";
 foreach my $point (qw(mint-begun mint-drained mint-inserted mint-committed mint-published mint-unanswered mint-answered))
@@ -39,7 +30,7 @@ foreach my $point (qw(mint-begun mint-drained mint-inserted mint-committed mint-
 		my $pid = await_worker($node, $database);
 		my $offset = -s $node->logfile;
 
-		set_point($how eq 'terminate' ? "$point=wait" : "$point=exit");
+		set_test_point($node, $how eq 'terminate' ? "$point=wait" : "$point=exit");
 		my $asks = IPC::Run::start(
 			[ 'psql', '-XqAt', '-v', 'VERBOSITY=verbose', '-d', $node->connstr($database), '-c', $ask ],
 			'&>', \$said);
@@ -51,7 +42,7 @@ foreach my $point (qw(mint-begun mint-drained mint-inserted mint-committed mint-
 		}
 		await_sql($node, 'postgres',
 			"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
-		set_point('');
+		set_test_point($node, '');
 		$asks->finish;
 
 		my ($granted) = $said =~ /^(\d+)$/m;

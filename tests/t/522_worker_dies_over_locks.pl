@@ -21,16 +21,6 @@ plan skip_all => 'not a build with test points' if !has_test_points($node);
 
 my $redis = RedisServer->new;
 
-sub set_point
-{
-	my ($value) = @_;
-
-	$node->safe_psql('postgres', "ALTER SYSTEM SET lease_fence.test_point = '$value'");
-	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
-	await_sql($node, 'postgres', "SELECT current_setting('lease_fence.test_point') = '$value'");
-	return;
-}
-
 # Two names, so that both of a request's locks are seen to.
 my $ask = "SELECT count(token) FROM lease_fence.acquire_all(resources => '{r:1,r:2}', ttl => '10min',
 	scope => 'detached', holder => 'me', wait => '30s')";
@@ -53,7 +43,7 @@ foreach my $point (qw(mint-begun mint-drained mint-inserted mint-committed mint-
 
 	my $offset = -s $node->logfile;
 
-	set_point("$point=wait");
+	set_test_point($node, "$point=wait");
 	my $asks = IPC::Run::start(
 		[ 'psql', '-XqAt', '-v', 'VERBOSITY=verbose', '-d', $node->connstr($database), '-c', $ask ],
 		'&>', \$said);
@@ -61,7 +51,7 @@ foreach my $point (qw(mint-begun mint-drained mint-inserted mint-committed mint-
 	is(scalar @{ $redis->command('KEYS', "$database:*") }, 2, "$point: the worker has taken the locks");
 	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 	await_sql($node, 'postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
-	set_point('');
+	set_test_point($node, '');
 	$asks->finish;
 	like($said, qr/LF021/, "$point: who asked is told that the worker died");
 
