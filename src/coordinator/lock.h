@@ -47,6 +47,12 @@ lf_lock_size(const LfLock *lock)
 	return offsetof(LfLock, key) + lock->key_length;
 }
 
+static inline LfLock *
+lf_lock_copy(MemoryContext context, const LfLock *lock)
+{
+	return memcpy(MemoryContextAlloc(context, lf_lock_size(lock)), lock, lf_lock_size(lock));
+}
+
 static inline bool
 lf_lock_equal(const LfLock *a, const LfLock *b)
 {

@@ -257,12 +257,12 @@ finish_connecting(LfConnection *connection)
 
 void
 lf_connection_send(LfConnection *connection, int argc, const char **argv,
-				   const size_t *lengths, int count)
+				   const size_t *lengths)
 {
 	Assert(connection->state == LF_CONNECTION_OPEN);
 	if (connection->expected == 0)
 		connection->heard_at = lf_clock_now();
-	connection->expected += count;
+	connection->expected++;
 	redisAppendCommandArgv(connection->context, argc, argv, lengths);
 }
 

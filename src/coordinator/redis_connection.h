@@ -60,9 +60,9 @@ extern void lf_connection_open(LfConnection *connection);
 /* Any time; problem NULL: nothing is wrong. */
 extern void lf_connection_close(LfConnection *connection, const char *problem);
 
-/* While OPEN.  count: how many replies there will be. */
+/* While OPEN.  A command that one reply comes to. */
 extern void lf_connection_send(LfConnection *connection, int argc, const char **argv,
-							   const size_t *lengths, int count);
+							   const size_t *lengths);
 
 /*
  * Goes on with connecting, takes in replies, looks at the time; brings *next

@@ -223,11 +223,8 @@ replied_memory(LfServer *server, LfRedisCall *call, const redisReply *reply)
 		return;
 	if (info_value(reply, "maxmemory_policy", policy, sizeof(policy)) &&
 		strcmp(policy, "noeviction") != 0)
-	{
-		make_printable(policy);
 		snprintf(warning, sizeof(warning),
 				 "maxmemory-policy is %s: locks can be evicted before they run out", policy);
-	}
 	warn(server, warning);
 }
 
@@ -292,20 +289,33 @@ replied_ready(LfServer *server, LfRedisCall *call, const redisReply *reply)
 		lf_server_events()->ready(server->oid);
 }
 
+/* The name is left out where there is none: the default user's password. */
+int
+lf_greet_auth(const LfRedisOptions *options, const char **argv)
+{
+	int			argc = 0;
+
+	if (options->password[0] == '\0')
+		return 0;
+	argv[argc++] = "AUTH";
+	if (options->username[0] != '\0')
+		argv[argc++] = options->username;
+	argv[argc++] = options->password;
+	return argc;
+}
+
 void
 lf_greet(LfServer *server)
 {
 	const LfRedisOptions *options = &server->options;
-	const char *user[] = {"AUTH", options->username, options->password};
-	const char *password[] = {"AUTH", options->password};
+	const char *auth[3];
+	int			auth_words = lf_greet_auth(options, auth);
 	const char *get_events[] = {"CONFIG", "GET", "notify-keyspace-events"};
 	char		db[12];
 	const char *select[] = {"SELECT", db};
 
-	if (options->username[0] != '\0')
-		send_words(server, replied_auth, lengthof(user), user);
-	else if (options->password[0] != '\0')
-		send_words(server, replied_auth, lengthof(password), password);
+	if (auth_words > 0)
+		send_words(server, replied_auth, auth_words, auth);
 	snprintf(db, sizeof(db), "%d", options->db);
 	if (options->db != 0)
 		send_words(server, replied_ok, lengthof(select), select);

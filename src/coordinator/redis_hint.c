@@ -55,7 +55,7 @@ send_one(LfServer *server, const char *command, const char *channel, size_t leng
 	const char *argv[] = {command, channel};
 	size_t		lengths[] = {strlen(command), length};
 
-	lf_connection_send(&server->hints, 2, argv, lengths, 1);
+	lf_connection_send(&server->hints, 2, argv, lengths);
 }
 
 /* Prefix, key, suffix. */
@@ -122,8 +122,7 @@ lf_coordinator_listen(const LfLock *lock)
 	if (!found)
 	{
 		interest->count = 0;
-		interest->lock = MemoryContextAlloc(lf_server_context(), lf_lock_size(lock));
-		memcpy(interest->lock, lock, lf_lock_size(lock));
+		interest->lock = lf_lock_copy(lf_server_context(), lock);
 		server->interests++;
 		if (server->hints_greeted)
 			send_channels(server, "SUBSCRIBE", lock);
@@ -307,25 +306,21 @@ ping(LfServer *server)
 	const char *argv[] = {"PING"};
 	size_t		lengths[] = {4};
 
-	lf_connection_send(&server->hints, 1, argv, lengths, 1);
+	lf_connection_send(&server->hints, 1, argv, lengths);
 	server->hints_beat_at = lf_clock_now() + BEAT_APART;
 }
 
 static void
 greet(LfServer *server)
 {
-	const LfRedisOptions *options = &server->options;
-	const char *argv[] = {"AUTH", options->username, options->password};
-	size_t		lengths[] = {4, strlen(options->username), strlen(options->password)};
+	const char *argv[3];
+	size_t		lengths[3];
+	int			argc = lf_greet_auth(&server->options, argv);
 
-	if (options->username[0] == '\0')
-	{
-		argv[1] = argv[2];
-		lengths[1] = lengths[2];
-	}
-	if (options->password[0] != '\0')
-		lf_connection_send(&server->hints, options->username[0] != '\0' ? 3 : 2,
-						   argv, lengths, 1);
+	for (int i = 0; i < argc; i++)
+		lengths[i] = strlen(argv[i]);
+	if (argc > 0)
+		lf_connection_send(&server->hints, argc, argv, lengths);
 	server->hints_greeted = true;
 	server->hints_fresh = true;
 	server->status_changed = true;

@@ -248,7 +248,7 @@ lf_server_send(LfServer *server, LfRedisCall *call, int argc, const char **argv,
 			   const size_t *lengths)
 {
 	dlist_push_tail(&server->sent, &call->node);
-	lf_connection_send(&server->connection, argc, argv, lengths, 1);
+	lf_connection_send(&server->connection, argc, argv, lengths);
 	server->status_changed = true;
 }
 

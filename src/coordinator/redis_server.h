@@ -106,6 +106,9 @@ extern bool lf_reply_is_error(const redisReply *reply, const char *word);
 extern const char *lf_reply_error(const redisReply *reply);
 extern const char *lf_reply_auth_error(const redisReply *reply);
 
+/* redis_greet.c: the words that say who we are, 3 at most; 0: nothing to say. */
+extern int	lf_greet_auth(const LfRedisOptions *options, const char **argv);
+
 /*
  * redis_greet.c: right after connecting; once a second; which role it has, which
  * is looked at when the answer comes.

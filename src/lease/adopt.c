@@ -19,11 +19,8 @@
 #include "lease/ask.h"
 #include "lease/manage.h"
 #include "lease/prolong.h"
-#include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(lf_adopt);
-
-#define DRAIN_LIMIT (INT64CONST(10) * USECS_PER_SEC)
 
 static const LfProfile *
 service_profile(const LfResource *resource)
@@ -100,13 +97,7 @@ adopt_anew(const LfResource *resource, const LfHolder *holder, const LfProfile *
 	request.holder = *holder;
 	request.count = 1;
 	lf_profile_lock(profile, resource, &request.lock);
-	if (!lf_ask_worker(&request, lf_clock_after(lf_clock_now(), DRAIN_LIMIT)))
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("lease of resource \"%.*s\" is not available",
-						resource->length, resource->name),
-				 errdetail("Writers under the older grant have not ended in time."),
-				 errhint("%s", lf_ask_who_is_in_the_way(&request))));
+	lf_ask_worker_to_follow(&request);
 	if (request.answer == LF_ANSWER_NOT_HOLDER)
 		ereport(ERROR,
 				(errcode(LF_ERRCODE_NOT_HOLDER),

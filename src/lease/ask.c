@@ -346,6 +346,19 @@ lf_ask_worker(LfRequest *request, LfClock until)
 	return request->answer != LF_ANSWER_BUSY;
 }
 
+void
+lf_ask_worker_to_follow(LfRequest *request)
+{
+	if (lf_ask_worker(request, lf_clock_after(lf_clock_now(), LF_ASK_DRAIN_LIMIT)))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("lease of resource \"%.*s\" is not available",
+					request->resource.length, request->resource.name),
+			 errdetail("Writers under the older grant have not ended in time."),
+			 errhint("%s", lf_ask_who_is_in_the_way(request))));
+}
+
 static const char *
 prepared_name(TransactionId xid)
 {

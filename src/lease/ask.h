@@ -16,6 +16,15 @@
  */
 extern bool lf_ask_worker(LfRequest *request, LfClock until);
 
+/* adopt, import_grant, revoke and begin_epoch wait no longer, microseconds. */
+#define LF_ASK_DRAIN_LIMIT (INT64CONST(10) * USECS_PER_SEC)
+
+/*
+ * For a grant that somebody else has made: as lf_ask_worker, but raises 55P03 when
+ * the writers under the older one have not ended in time.
+ */
+extern void lf_ask_worker_to_follow(LfRequest *request);
+
 /* Raises 55000 on a standby: nothing can be granted there. */
 extern void lf_ask_require_primary(void);
 

@@ -21,8 +21,6 @@
 
 PG_FUNCTION_INFO_V1(lf_import_grant);
 
-#define DRAIN_LIMIT (INT64CONST(10) * USECS_PER_SEC)
-
 static const LfProfile *
 external_profile(const LfResource *resource)
 {
@@ -107,13 +105,7 @@ lf_import_grant(PG_FUNCTION_ARGS)
 	request.role = GetOuterUserId();
 	request.holder = holder;
 	request.count = 1;
-	if (!lf_ask_worker(&request, lf_clock_after(lf_clock_now(), DRAIN_LIMIT)))
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("lease of resource \"%.*s\" is not available",
-						request.resource.length, request.resource.name),
-				 errdetail("Writers under the older grant have not ended in time."),
-				 errhint("%s", lf_ask_who_is_in_the_way(&request))));
+	lf_ask_worker_to_follow(&request);
 	raise_refused(&request, request.number);
 	lf_present_add(request.token, false);
 	PG_RETURN_DATUM(lf_acquire_row(fcinfo, &request.resource, request.token, NULL));

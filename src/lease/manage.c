@@ -34,8 +34,6 @@ PG_FUNCTION_INFO_V1(lf_release);
 PG_FUNCTION_INFO_V1(lf_revoke);
 PG_FUNCTION_INFO_V1(lf_begin_epoch);
 
-#define DRAIN_LIMIT (INT64CONST(10) * USECS_PER_SEC)
-
 static void
 raise_for(const char *call, int64 token, const LfResource *resource,
 		  LfReason reason, const LfGrantState *current)
@@ -226,7 +224,7 @@ lf_revoke(PG_FUNCTION_ARGS)
 	request.count = 1;
 	lf_argument_resource(fcinfo, 0, "resource", &request.resource);
 	copy_reason(fcinfo, 1, &request);
-	if (!lf_ask_worker(&request, lf_clock_after(lf_clock_now(), DRAIN_LIMIT)))
+	if (!lf_ask_worker(&request, lf_clock_after(lf_clock_now(), LF_ASK_DRAIN_LIMIT)))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("writers under the lease of resource \"%.*s\" have not ended in time",
@@ -249,7 +247,7 @@ lf_begin_epoch(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"reason\" must say why a new epoch begins")));
-	if (!lf_ask_worker(&request, lf_clock_after(lf_clock_now(), DRAIN_LIMIT)))
+	if (!lf_ask_worker(&request, lf_clock_after(lf_clock_now(), LF_ASK_DRAIN_LIMIT)))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("no new epoch could begin in time"),

@@ -46,8 +46,7 @@ lf_remote_describe(LfPending *pending, int number, const LfLock *lock)
 	remote->ttl = pending->mints[number].grant.state.ttl;
 	if (!OidIsValid(lock->server))
 		return;
-	remote->lock = MemoryContextAlloc(pending->context, lf_lock_size(lock));
-	memcpy(remote->lock, lock, lf_lock_size(lock));
+	remote->lock = lf_lock_copy(pending->context, lock);
 }
 
 /* ---- taking ---- */
@@ -371,8 +370,7 @@ begin_to_renew(LfPending *pending)
 
 	if (lock != NULL)
 	{
-		remote->lock = MemoryContextAlloc(pending->context, lf_lock_size(lock));
-		memcpy(remote->lock, lock, lf_lock_size(lock));
+		remote->lock = lf_lock_copy(pending->context, lock);
 		remote->state = LF_REMOTE_ASKED;
 		LF_POINT("renew-unasked");
 		ask(remote, remote->adopts ? LF_LOCK_VERIFY : LF_LOCK_RENEW, NULL);
