@@ -112,7 +112,7 @@ lf_need_to_build() {
 # ---------------------------------------------------------------------------
 
 # The newest supported PostgreSQL installed; without one, the distribution's.
-# PG_CONFIG, when set, decides.
+# PG_CONFIG, when set, decides; or LF_VERSION, a major version of the distribution.
 lf_find_postgres() {
 	local binary version newest=0 path_config
 
@@ -126,6 +126,7 @@ lf_find_postgres() {
 			[[ $version =~ ^1[5-8]$ ]] || continue
 			((version <= newest)) || newest=$version
 		done
+		newest=${LF_VERSION:-$newest}
 		path_config=$(command -v pg_config || true)
 		if ((newest == 0)) && [[ -n $path_config && -x $("$path_config" --bindir)/postgres ]]; then
 			LF_PG_CONFIG=$path_config
