@@ -13,6 +13,7 @@ OBJS = \
 	src/base/errors.o \
 	src/base/notify.o \
 	src/base/point.o \
+	src/base/result.o \
 	src/base/settings.o \
 	src/base/shmem.o \
 	src/base/stat.o \

@@ -171,6 +171,68 @@ numeric_amount(Form_pg_attribute attribute, bool down, Numeric amount,
 		result->bound = move_limit(NumericGetDatum(limit), NumericGetDatum(amount), down);
 }
 
+/* ---- the last answer ---- */
+
+/*
+ * One caller's amounts hardly ever change, and the arithmetic of numeric costs as
+ * much as finding the row.  Only answers of integer columns are kept: they are no
+ * pointers.
+ */
+#define KEPT_BYTES 32
+
+typedef struct Question
+{
+	Oid			type;
+	bool		down;
+	uint8		amount[KEPT_BYTES];
+	uint8		limit[KEPT_BYTES];	/* zero: none */
+} Question;
+
+static Question last_question;	/* its type is 0 while there is none */
+static LfAmount last_answer;
+
+static bool
+copy_number(uint8 *bytes, Numeric number)
+{
+	if (number == NULL)
+		return true;
+	if (VARSIZE(number) > KEPT_BYTES)
+		return false;
+	memcpy(bytes, number, VARSIZE(number));
+	return true;
+}
+
+static void
+integer_amount_kept(Form_pg_attribute attribute, Oid type, bool down,
+					Numeric amount, Numeric limit, LfAmount *result)
+{
+	Question	question;
+	bool		keep;
+
+	memset(&question, 0, sizeof(question));
+	question.type = type;
+	question.down = down;
+	keep = copy_number(question.amount, amount) && copy_number(question.limit, limit);
+	if (keep && memcmp(&question, &last_question, sizeof(question)) == 0)
+	{
+		*result = last_answer;
+		return;
+	}
+	check_amount(attribute, amount);
+	if (limit != NULL && numeric_is_inf(limit))
+	{
+		/* the limit that is no limit, or the one that nothing can meet */
+		result->never = down != less(NumericGetDatum(limit), numeric_of(0));
+		limit = NULL;
+	}
+	integer_amount(attribute, type, down, amount, limit, result);
+	if (keep)
+	{
+		last_question = question;
+		last_answer = *result;
+	}
+}
+
 void
 lf_amount_for_column(Form_pg_attribute attribute, bool down, Numeric amount,
 					 Numeric limit, LfAmount *result)
@@ -185,16 +247,7 @@ lf_amount_for_column(Form_pg_attribute attribute, bool down, Numeric amount,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"%s\" must not be NaN", down ? "floor" : "ceiling")));
 	if (integer_range(type, &low, &high))
-	{
-		check_amount(attribute, amount);
-		if (limit != NULL && numeric_is_inf(limit))
-		{
-			/* the limit that is no limit, or the one that nothing can meet */
-			result->never = down != less(NumericGetDatum(limit), numeric_of(0));
-			limit = NULL;
-		}
-		integer_amount(attribute, type, down, amount, limit, result);
-	}
+		integer_amount_kept(attribute, type, down, amount, limit, result);
 	else if (type == NUMERICOID)
 	{
 		check_amount(attribute, amount);

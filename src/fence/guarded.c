@@ -11,6 +11,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "base/compat.h"
+#include "base/result.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fence/check.h"
@@ -29,6 +30,16 @@ PG_FUNCTION_INFO_V1(lf_guarded_increment);
 PG_FUNCTION_INFO_V1(lf_guarded_insert);
 PG_FUNCTION_INFO_V1(lf_guarded_delete);
 
+/*
+ * The arguments of a request that an operation key stands for, without the token:
+ * the number of each, and the output function of its type.
+ */
+typedef struct LfRequestPart
+{
+	int			number;
+	PGFunction	output;
+} LfRequestPart;
+
 /* ---- the operation key ---- */
 
 static void
@@ -41,23 +52,25 @@ append_part(StringInfo request, const char *part)
 }
 
 /*
- * True if it was applied before: the earlier answer is this call's.  parts: the
- * rest of the arguments as text, without the token.
+ * True if it was applied before: the earlier answer is this call's.  Without a
+ * key there is nothing to look up, and the arguments are not made text of.
  */
 static bool
 was_applied(LfGuardedCall *call, int number, const char *function,
-			char **parts, int count)
+			const LfRequestPart *parts, int count)
 {
 	StringInfoData request;
 	Jsonb	   *earlier;
 	char	   *key = lf_guarded_call_text(call, number, textout);
 
+	if (key == NULL)
+		return false;
 	initStringInfo(&request);
 	append_part(&request, function);
 	append_part(&request, get_namespace_name(RelationGetNamespace(call->relation)));
 	append_part(&request, RelationGetRelationName(call->relation));
 	for (int i = 0; i < count; i++)
-		append_part(&request, parts[i]);
+		append_part(&request, lf_guarded_call_text(call, parts[i].number, parts[i].output));
 	earlier = lf_operation_begin(&call->operation, key,
 								 RelationGetRelid(call->relation), request.data);
 	if (earlier == NULL)
@@ -259,7 +272,7 @@ run(LfGuardedCall *call)
 	PG_END_TRY();
 	if (call->has_answer && call->statement.counter != InvalidAttrNumber)
 		call->answer = counter_as_numeric(call);
-	if (strcmp(call->outcome, "applied") == 0)
+	if (call->operation.key != NULL && strcmp(call->outcome, "applied") == 0)
 		lf_operation_applied(&call->operation, call->token, answer_as_jsonb(call));
 }
 
@@ -288,22 +301,19 @@ unpack_replayed(LfGuardedCall *call)
 static Datum
 make_answer(LfGuardedCall *call)
 {
-	TupleDesc	desc;
 	Datum		values[2];
 	bool		nulls[2] = {false, false};
 
-	if (get_call_result_type(call->fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	values[0] = CStringGetTextDatum(call->outcome);
 	values[1] = call->answer;
 	nulls[1] = !call->has_answer;
 	relation_close(call->relation, NoLock);
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return lf_result_row(call->fcinfo, values, nulls);
 }
 
 static Datum
 run_or_replay(LfGuardedCall *call, int operation_key, const char *function,
-			  char **parts, int count)
+			  const LfRequestPart *parts, int count)
 {
 	if (was_applied(call, operation_key, function, parts, count))
 		unpack_replayed(call);
@@ -319,7 +329,7 @@ Datum
 lf_guarded_update(PG_FUNCTION_ARGS)
 {
 	LfGuardedCall call;
-	char	   *parts[3];
+	static const LfRequestPart parts[] = {{1, textout}, {2, jsonb_out}, {4, jsonb_out}};
 
 	lf_guarded_call_begin(&call, fcinfo, LF_STATEMENT_UPDATE);
 	lf_guarded_call_key(&call, 1);
@@ -330,10 +340,7 @@ lf_guarded_update(PG_FUNCTION_ARGS)
 				 errmsg("argument \"changes\" changes nothing")));
 	lf_guarded_call_token(&call, 3);
 	lf_guarded_call_expected(&call, 4);
-	parts[0] = lf_guarded_call_text(&call, 1, textout);
-	parts[1] = lf_guarded_call_text(&call, 2, jsonb_out);
-	parts[2] = lf_guarded_call_text(&call, 4, jsonb_out);
-	return run_or_replay(&call, 5, "guarded_update", parts, 3);
+	return run_or_replay(&call, 5, "guarded_update", parts, lengthof(parts));
 }
 
 /* relation, key, column_name, token, amount, floor or ceiling, operation_key */
@@ -341,17 +348,13 @@ static Datum
 guarded_counter(FunctionCallInfo fcinfo, LfStatementKind kind, const char *function)
 {
 	LfGuardedCall call;
-	char	   *parts[4];
+	static const LfRequestPart parts[] = {{1, textout}, {2, nameout}, {4, numeric_out}, {5, numeric_out}};
 
 	lf_guarded_call_begin(&call, fcinfo, kind);
 	lf_guarded_call_key(&call, 1);
 	lf_guarded_call_token(&call, 3);
 	lf_guarded_call_counter(&call, 2, 4, 5, kind == LF_STATEMENT_DECREMENT);
-	parts[0] = lf_guarded_call_text(&call, 1, textout);
-	parts[1] = lf_guarded_call_text(&call, 2, nameout);
-	parts[2] = lf_guarded_call_text(&call, 4, numeric_out);
-	parts[3] = lf_guarded_call_text(&call, 5, numeric_out);
-	return run_or_replay(&call, 6, function, parts, 4);
+	return run_or_replay(&call, 6, function, parts, lengthof(parts));
 }
 
 Datum
@@ -371,13 +374,12 @@ Datum
 lf_guarded_insert(PG_FUNCTION_ARGS)
 {
 	LfGuardedCall call;
-	char	   *parts[1];
+	static const LfRequestPart parts[] = {{1, jsonb_out}};
 
 	lf_guarded_call_begin(&call, fcinfo, LF_STATEMENT_INSERT);
 	lf_guarded_call_changes(&call, 1, "new_row");
 	lf_guarded_call_token(&call, 2);
-	parts[0] = lf_guarded_call_text(&call, 1, jsonb_out);
-	return run_or_replay(&call, 3, "guarded_insert", parts, 1);
+	return run_or_replay(&call, 3, "guarded_insert", parts, lengthof(parts));
 }
 
 /* relation, key, token, expected, operation_key */
@@ -385,13 +387,11 @@ Datum
 lf_guarded_delete(PG_FUNCTION_ARGS)
 {
 	LfGuardedCall call;
-	char	   *parts[2];
+	static const LfRequestPart parts[] = {{1, textout}, {3, jsonb_out}};
 
 	lf_guarded_call_begin(&call, fcinfo, LF_STATEMENT_DELETE);
 	lf_guarded_call_key(&call, 1);
 	lf_guarded_call_token(&call, 2);
 	lf_guarded_call_expected(&call, 3);
-	parts[0] = lf_guarded_call_text(&call, 1, textout);
-	parts[1] = lf_guarded_call_text(&call, 3, jsonb_out);
-	return run_or_replay(&call, 4, "guarded_delete", parts, 2);
+	return run_or_replay(&call, 4, "guarded_delete", parts, lengthof(parts));
 }

@@ -164,8 +164,6 @@ lf_operation_begin(LfOperation *operation, const char *key, Oid relation,
 
 	operation->key = key;
 	operation->relation = relation;
-	if (key == NULL)
-		return NULL;
 	check_key("operation_key", key);
 	digest_request(operation, request);
 	lock_key(key);
@@ -186,8 +184,6 @@ lf_operation_applied(const LfOperation *operation, int64 token, Jsonb *answer)
 	NameData	role;
 	bytea	   *digest = palloc(VARHDRSZ + sizeof(operation->digest));
 
-	if (operation->key == NULL)
-		return;
 	SET_VARSIZE(digest, VARHDRSZ + sizeof(operation->digest));
 	memcpy(VARDATA(digest), operation->digest, sizeof(operation->digest));
 	namestrcpy(&role, GetUserNameFromId(GetOuterUserId(), false));

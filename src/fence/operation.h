@@ -12,7 +12,7 @@
 
 typedef struct LfOperation
 {
-	const char *key;			/* NULL: none was given, nothing is recorded */
+	const char *key;			/* NULL: none was given */
 	Oid			relation;
 	uint8		digest[32];		/* of the request, without the token */
 } LfOperation;
@@ -27,7 +27,7 @@ typedef struct LfOperation
 extern Jsonb *lf_operation_begin(LfOperation *operation, const char *key,
 								 Oid relation, const char *request);
 
-/* It was applied, under that token (0: none): to be remembered. */
+/* What was begun was applied, under that token (0: none): to be remembered. */
 extern void lf_operation_applied(const LfOperation *operation, int64 token, Jsonb *answer);
 
 #endif							/* LF_FENCE_OPERATION_H */

@@ -9,6 +9,7 @@
 #include "access/xact.h"
 #include "base/compat.h"
 #include "base/errors.h"
+#include "base/result.h"
 #include "base/settings.h"
 #include "coordinator/profile.h"
 #include "executor/execdesc.h"
@@ -232,13 +233,10 @@ Datum
 lf_acquire_row(FunctionCallInfo fcinfo, const LfResource *resource, int64 token,
 			   const LfRequest *refused)
 {
-	TupleDesc	desc;
 	Datum		values[3];
 	bool		nulls[3] = {true, true, true};
 	int64		left = time_left(resource, token != 0 ? NULL : refused);
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	if (token != 0)
 	{
 		values[0] = Int64GetDatum(token);
@@ -250,7 +248,7 @@ lf_acquire_row(FunctionCallInfo fcinfo, const LfResource *resource, int64 token,
 		values[2] = lf_interval_datum(left);
 		nulls[2] = false;
 	}
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return lf_result_row(fcinfo, values, nulls);
 }
 
 Datum
