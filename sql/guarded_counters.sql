@@ -91,6 +91,15 @@ UPDATE stock SET n = 10.50 WHERE id = 1;
 SELECT outcome, remaining FROM guarded_decrement('stock', '1', 'n', amount => 0.50, operation_key => 'guarded_counters digits');
 SELECT outcome, remaining FROM guarded_decrement('stock', '1', 'n', amount => 0.50, operation_key => 'guarded_counters digits');
 
+-- The same numbers mean another thing the other way, and in another column.
+UPDATE stock SET i = 10, s = 5 WHERE id = 1;
+SELECT outcome, remaining FROM guarded_decrement('stock', '1', 'i', amount => 1, floor => 10);
+SELECT outcome, remaining FROM guarded_increment('stock', '1', 'i', amount => 1, ceiling => 10);
+SELECT outcome, remaining FROM guarded_increment('stock', '1', 's', amount => 1, ceiling => 10);
+SELECT outcome, remaining FROM guarded_increment('stock', '1', 's', amount => 1);
+SELECT outcome, remaining FROM guarded_increment('stock', '1', 's', amount => 100000, ceiling => 10);
+SELECT outcome, remaining FROM guarded_decrement('stock', '1', 'i', amount => 100000, floor => 10);
+
 -- Two calls in one statement, and one call per row of a query.
 UPDATE stock SET i = 10 WHERE id = 1;
 SELECT (guarded_decrement('stock', '1', 'i')).remaining AS first, (guarded_decrement('stock', '1', 'i')).remaining AS second;
