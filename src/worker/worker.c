@@ -107,7 +107,16 @@ pin(const char *name, const char *value)
 		SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/* Whatever ALTER DATABASE and ALTER ROLE say. */
+/*
+ * Whatever ALTER DATABASE and ALTER ROLE say.  This one before we connect: they
+ * are read within a transaction, whose time it would begin to count.
+ */
+static void
+pin_settings_to_connect(void)
+{
+	pin("transaction_timeout", "0");
+}
+
 static void
 pin_settings(void)
 {
@@ -119,7 +128,6 @@ pin_settings(void)
 	pin("default_transaction_deferrable", "off");
 	pin("statement_timeout", "0");
 	pin("lock_timeout", LOCK_LIMIT);
-	pin("transaction_timeout", "0");
 	pin("idle_in_transaction_session_timeout", "0");
 	pin("session_replication_role", "origin");
 	pin("row_security", "on");
@@ -164,6 +172,7 @@ start(Datum main_arg)
 	before_shmem_exit(detach_at_exit, (Datum) 0);
 	BackgroundWorkerUnblockSignals();
 
+	pin_settings_to_connect();
 	connect_to_database(DatumGetObjectId(main_arg));
 	pin_settings();
 
