@@ -97,7 +97,7 @@ my %actions = (
 	'Redis silent' => { redis => 1 },
 	'immediate stop' => { crash => 1 });
 
-my $short_ttl = 6;
+my $short_ttl = 12;
 
 my $node = new_server('matrix', 'max_worker_processes = 70', 'max_connections = 250',
 	"lease_fence.audit_timeout = '60s'", "lease_fence.drain_timeout = '60s'",
