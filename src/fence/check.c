@@ -292,6 +292,14 @@ lock_table_is_full(void)
 			 errhint("You might need to increase max_locks_per_transaction.")));
 }
 
+/* The statement must see what was there when the grant was made. */
+static bool
+check_snapshots(LfVerdict *verdict)
+{
+	return snapshots_see(verdict->current.minted_by) ||
+		reject(verdict, LF_REASON_SNAPSHOT);
+}
+
 /* Steps 1 to 3, for a token that the first look admitted. */
 static bool
 lock_and_look(const LfResource *resource, uint32 hash, bool accept_lapsed,
@@ -307,13 +315,30 @@ lock_and_look(const LfResource *resource, uint32 hash, bool accept_lapsed,
 		return false;
 	}
 	LF_POINT("check-locked");
-	admitted = second_look(resource, hash, accept_lapsed, verdict);
-	if (admitted && !snapshots_see(verdict->current.minted_by))
-		admitted = reject(verdict, LF_REASON_SNAPSHOT);
-	if (!admitted)
+	admitted = second_look(resource, hash, accept_lapsed, verdict) && check_snapshots(verdict);
+	if (admitted)
+		verdict->locked = true;
+	else
 		lf_token_unlock_share(verdict->token);
 	LF_POINT("check-done");
 	return admitted;
+}
+
+/*
+ * All steps.  Where this transaction has the lock already, the first look was one
+ * under the lock: it is the second one too.  That is asked of the lock table each
+ * time, and what a savepoint took is gone from there when it is rolled back.
+ */
+static void
+look_and_lock(const LfResource *resource, uint32 hash, int64 floor,
+			  bool accept_lapsed, LfVerdict *verdict)
+{
+	if (!first_look(resource, hash, floor, accept_lapsed, false, verdict))
+		return;
+	if (lf_token_lock_is_shared(verdict->token))
+		check_snapshots(verdict);
+	else
+		lock_and_look(resource, hash, accept_lapsed, verdict);
 }
 
 /* Who presents nothing is refused in any epoch. */
@@ -339,11 +364,14 @@ lf_check_resource(const LfResource *resource, bool accept_lapsed,
 	LF_POINT("check-begun");
 	verdict->kind = LF_VERDICT_ACCEPTED;
 	verdict->token = 0;
+	verdict->locked = false;
 	memset(&verdict->current, 0, sizeof(verdict->current));
 	if (!lf_epoch_confirmed(&floor))
 		refuse_unconfirmed(verdict);
-	else if (first_look(resource, hash, floor, accept_lapsed, observing, verdict) && !observing)
-		lock_and_look(resource, hash, accept_lapsed, verdict);
+	else if (observing)
+		first_look(resource, hash, floor, accept_lapsed, true, verdict);
+	else
+		look_and_lock(resource, hash, floor, accept_lapsed, verdict);
 }
 
 void
@@ -365,8 +393,7 @@ lf_check_token(int64 token, LfVerdict *verdict, LfResource *resource)
 		uint32		hash = lf_resource_hash(&grant.resource);
 
 		*resource = grant.resource;
-		if (first_look(resource, hash, floor, false, false, verdict))
-			lock_and_look(resource, hash, false, verdict);
+		look_and_lock(resource, hash, floor, false, verdict);
 
 		/* numbers can be guessed: nobody learns what another role has leased */
 		if (verdict->kind == LF_VERDICT_REJECTED &&
@@ -377,10 +404,4 @@ lf_check_token(int64 token, LfVerdict *verdict, LfResource *resource)
 			memset(resource, 0, sizeof(*resource));
 		}
 	}
-}
-
-void
-lf_check_undo(const LfVerdict *verdict)
-{
-	lf_token_unlock_share(verdict->token);
 }

@@ -21,6 +21,8 @@ typedef struct LfVerdict
 	LfReason	reason;			/* of a rejection */
 	int64		token;			/* accepted: under which; rejected: what was
 								 * presented for this resource, 0: nothing */
+	bool		locked;			/* accepted: this check took the share lock,
+								 * which the transaction did not have yet */
 	LfGrantState current;		/* the latest grant; token 0: none known */
 } LfVerdict;
 
@@ -46,8 +48,5 @@ extern void lf_check_token(int64 token, LfVerdict *verdict, LfResource *resource
  * in the table.  False: it is not, or a mint is at work, or there is no room.
  */
 extern bool lf_check_load(const LfResource *resource, int64 token);
-
-/* Gives back the share lock that an accepting check took. */
-extern void lf_check_undo(const LfVerdict *verdict);
 
 #endif							/* LF_FENCE_CHECK_H */

@@ -45,6 +45,18 @@ let_go(const LfGuardCall *call)
 {
 	if (call->locked != 0)
 		lf_token_unlock_share(call->locked);
+	if (call->locked_before != 0)
+		lf_token_unlock_share(call->locked_before);
+}
+
+/* The row's resource; NULL: it has none.  room is for its name. */
+static const LfResource *
+resource_of(const LfGuardCall *call, HeapTuple row, LfResource *room, AttrNumber *null_column)
+{
+	if (call->info->constant != NULL)
+		return call->info->constant;
+	return lf_template_render(call->info->tmpl, row, call->desc, room, null_column) ?
+		room : NULL;
 }
 
 /*
@@ -53,27 +65,32 @@ let_go(const LfGuardCall *call)
  * brings is the client's.
  */
 static int64
-check_row(const LfGuardCall *call, HeapTuple row, bool needed)
+check_row(LfGuardCall *call, HeapTuple row, bool needed)
 {
-	LfResource	resource;
+	const LfResource *resource;
+	LfResource	room;
 	AttrNumber	null_column;
 	LfVerdict	verdict;
 
-	if (!lf_template_render(call->info->tmpl, row, call->desc, &resource, &null_column))
+	call->locked_before = call->locked;
+	call->locked = 0;
+	resource = resource_of(call, row, &room, &null_column);
+	if (resource == NULL)
 	{
 		if (!needed)
 			return 0;
 		let_go(call);
 		refuse_unnamed(call, null_column);
 	}
-	lf_check_resource(&resource, call->info->accept_lapsed, false, &verdict);
+	lf_check_resource(resource, call->info->accept_lapsed, false, &verdict);
 	if (verdict.kind == LF_VERDICT_ACCEPTED)
 	{
-		int64		stamp = lf_guard_stamp_of(call, row);
+		int64		stamp = row == call->write.new_row ? 0 : lf_guard_stamp_of(call, row);
 
-		if (row == call->write.new_row || stamp <= verdict.token)
+		if (verdict.locked)
+			call->locked = verdict.token;
+		if (stamp <= verdict.token)
 			return verdict.token;
-		lf_check_undo(&verdict);
 		verdict.kind = LF_VERDICT_REJECTED;
 		verdict.reason = LF_REASON_SUPERSEDED;
 		verdict.current.token = stamp;
@@ -81,7 +98,7 @@ check_row(const LfGuardCall *call, HeapTuple row, bool needed)
 	if (!needed && verdict.reason == LF_REASON_MISSING)
 		return 0;
 	let_go(call);
-	lf_reject_write(&call->write, &resource, NULL, &verdict);
+	lf_reject_write(&call->write, resource, NULL, &verdict);
 }
 
 /*
@@ -94,13 +111,12 @@ check_move(LfGuardCall *call, HeapTuple old_row, HeapTuple new_row)
 	int64		token;
 	int64		old_stamp = lf_guard_stamp_of(call, old_row);
 
-	call->locked = check_row(call, old_row, true);
+	check_row(call, old_row, true);
 	token = check_row(call, new_row, true);
 	if (old_stamp > token)
 	{
 		LfVerdict	verdict;
 
-		lf_token_unlock_share(token);
 		let_go(call);
 		memset(&verdict, 0, sizeof(verdict));
 		verdict.kind = LF_VERDICT_REJECTED;

@@ -13,6 +13,7 @@
 #include "access/htup_details.h"
 #include "base/compat.h"
 #include "fence/guard_call.h"
+#include "utils/datum.h"
 
 static const char *
 operation_of(TriggerEvent event)
@@ -63,8 +64,7 @@ lf_guard_stamp_row(const LfGuardCall *call, HeapTuple row, int64 stamp)
 	bool		isnull = false;
 	HeapTuple	copy;
 
-	heap_getattr(row, column, call->desc, &isnull);
-	if (!isnull && lf_guard_stamp_of(call, row) == stamp)
+	if (DatumGetInt64(heap_getattr(row, column, call->desc, &isnull)) == stamp && !isnull)
 		return row;
 	if (offset < 0 || HeapTupleHasNulls(row) ||
 		HeapTupleHeaderGetNatts(row->t_data) < column)
@@ -77,6 +77,26 @@ lf_guard_stamp_row(const LfGuardCall *call, HeapTuple row, int64 stamp)
 	return copy;
 }
 
+/* Are all columns that name the resource the same, byte for byte? */
+static bool
+same_columns(const LfGuardCall *call, HeapTuple old_row, HeapTuple new_row)
+{
+	for (int i = 0; i < call->info->ncolumns; i++)
+	{
+		AttrNumber	number = call->info->columns[i];
+		Form_pg_attribute attribute = TupleDescAttr(call->desc, number - 1);
+		bool		old_null;
+		bool		new_null;
+		Datum		old_value = heap_getattr(old_row, number, call->desc, &old_null);
+		Datum		new_value = heap_getattr(new_row, number, call->desc, &new_null);
+
+		if (old_null || new_null ||
+			!datumIsEqual(old_value, new_value, attribute->attbyval, attribute->attlen))
+			return false;
+	}
+	return true;
+}
+
 /* Do both versions of the row belong to one resource? */
 bool
 lf_guard_same_resource(const LfGuardCall *call, HeapTuple old_row, HeapTuple new_row)
@@ -85,7 +105,8 @@ lf_guard_same_resource(const LfGuardCall *call, HeapTuple old_row, HeapTuple new
 	LfResource	new_resource;
 	AttrNumber	column;
 
-	return lf_template_render(call->info->tmpl, old_row, call->desc, &old_resource, &column) &&
-		lf_template_render(call->info->tmpl, new_row, call->desc, &new_resource, &column) &&
-		lf_resource_equal(&old_resource, &new_resource);
+	return same_columns(call, old_row, new_row) ||
+		(lf_template_render(call->info->tmpl, old_row, call->desc, &old_resource, &column) &&
+		 lf_template_render(call->info->tmpl, new_row, call->desc, &new_resource, &column) &&
+		 lf_resource_equal(&old_resource, &new_resource));
 }

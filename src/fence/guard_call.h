@@ -16,7 +16,9 @@ typedef struct LfGuardCall
 	LfGuardInfo *info;
 	LfWrite		write;
 	TupleDesc	desc;
-	int64		locked;			/* a token that this very call has locked; 0 */
+	int64		locked;			/* the token that the last check of this call
+								 * has locked; 0: it was locked already */
+	int64		locked_before;	/* the same of the check before that one */
 } LfGuardCall;
 
 extern void lf_guard_begin_call(LfGuardCall *call, FunctionCallInfo fcinfo,

@@ -84,6 +84,24 @@ find_token_column(LfGuardInfo *info, Relation relation, const char *name)
 	info->token_column = number;
 }
 
+/* What lf_guard_same_resource() and the check of a row need of the template. */
+static void
+read_template(LfGuardInfo *info, TupleDesc desc)
+{
+	LfResource	resource;
+	AttrNumber	column;
+
+	info->columns = palloc(desc->natts * sizeof(AttrNumber));
+	info->ncolumns = lf_template_columns(info->tmpl, info->columns, desc->natts);
+	info->constant = NULL;
+	if (info->ncolumns == 0 &&
+		lf_template_render(info->tmpl, NULL, desc, &resource, &column))
+	{
+		info->constant = palloc(sizeof(LfResource));
+		*info->constant = resource;
+	}
+}
+
 /* The last enabled trigger of that event whose name sorts behind ours, if any. */
 static const char *
 late_trigger(Relation relation, const Trigger *ours, int16 event)
@@ -136,6 +154,7 @@ build(LfGuardInfo *info, Relation relation, const Trigger *trigger)
 	find_token_column(info, relation, trigger->tgargs[LF_GUARD_ARG_TOKEN_COLUMN]);
 	info->template_text = pstrdup(trigger->tgargs[LF_GUARD_ARG_RESOURCE]);
 	info->tmpl = lf_template_parse(info->template_text, RelationGetDescr(relation));
+	read_template(info, RelationGetDescr(relation));
 	info->accept_lapsed = strcmp(trigger->tgargs[LF_GUARD_ARG_LAPSED], "accept") == 0;
 	info->free_inserts = strcmp(trigger->tgargs[LF_GUARD_ARG_INSERTS], "free") == 0;
 	info->late_insert = late_trigger(relation, trigger, TRIGGER_TYPE_INSERT);

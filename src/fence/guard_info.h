@@ -20,6 +20,10 @@ typedef struct LfGuardInfo
 	bool		free_inserts;
 	AttrNumber	token_column;
 	LfTemplate *tmpl;
+	LfResource *constant;		/* what all rows belong to; NULL: each has its
+								 * own, named by these columns */
+	AttrNumber *columns;
+	int			ncolumns;
 	const char *template_text;
 
 	/*

@@ -70,6 +70,15 @@ lf_token_lock_share(int64 token)
 	return true;
 }
 
+bool
+lf_token_lock_is_shared(int64 token)
+{
+	LOCKTAG		tag;
+
+	lf_token_lock_tag(&tag, token);
+	return lf_lock_held(&tag, ShareLock);
+}
+
 void
 lf_token_unlock_share(int64 token)
 {
@@ -80,7 +89,7 @@ lf_token_unlock_share(int64 token)
 	CurrentResourceOwner = CurTransactionResourceOwner;
 	LockRelease(&tag, ShareLock, false);
 	CurrentResourceOwner = saved;
-	if (!lf_lock_held(&tag, ShareLock))
+	if (!lf_token_lock_is_shared(token))
 		locks_taken--;
 }
 

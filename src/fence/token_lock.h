@@ -21,6 +21,9 @@ extern void lf_token_lock_tag(LOCKTAG *tag, int64 token);
  */
 extern bool lf_token_lock_share(int64 token);
 
+/* Backend: does this transaction have the share lock already? */
+extern bool lf_token_lock_is_shared(int64 token);
+
 /* Backend: gives back what the last lf_token_lock_share of this token took. */
 extern void lf_token_unlock_share(int64 token);
 
