@@ -54,7 +54,7 @@ STATEMENTS = {
 NOT_LEASED = {'leased': 0}
 CHANGES = '{"reserved": 5}'
 
-RIVALS = """
+FUNCTION = """
     CREATE TABLE refused (at timestamptz NOT NULL, item bigint NOT NULL, token bigint NOT NULL);
     CREATE FUNCTION decrement_item(item bigint, presented bigint) RETURNS boolean LANGUAGE plpgsql AS $$
     BEGIN
@@ -65,7 +65,9 @@ RIVALS = """
         END IF;
         INSERT INTO refused VALUES (clock_timestamp(), item, presented);
         RETURN false;
-    END $$;
+    END $$"""
+
+SETTING_TRIGGER = """
     CREATE FUNCTION compare_and_stamp() RETURNS trigger LANGUAGE plpgsql AS $$
     DECLARE
         token bigint := current_setting('bench.token');
@@ -80,9 +82,16 @@ RIVALS = """
 TRIGGERS = {'empty': 'empty_trigger', 'setting': 'compare_and_stamp'}
 
 
-def create_empty_trigger(bench, postgres):
+def create_triggers(bench, postgres):
     library = bench.build('empty_trigger', '-shared', '-fPIC')
     postgres.execute(f"CREATE FUNCTION empty_trigger() RETURNS trigger LANGUAGE C AS '{library}', 'empty_trigger'")
+    postgres.execute(SETTING_TRIGGER)
+
+
+def add_trigger(cursor, table, name):
+    if name in TRIGGERS:
+        cursor.execute(f'CREATE TRIGGER before_row BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW'
+                       f' EXECUTE FUNCTION {TRIGGERS[name]}()')
 
 
 class Stock:
@@ -93,8 +102,8 @@ class Stock:
         self.taken = dict.fromkeys(LABELS, 0)
         self.runs = 0
         self.leased = {}
-        postgres.execute(RIVALS)
-        create_empty_trigger(bench, postgres)
+        postgres.execute(FUNCTION)
+        create_triggers(bench, postgres)
         for name in LABELS:
             self._create(name, rows, template)
 
@@ -107,9 +116,7 @@ class Stock:
         self.postgres.execute(f"""
             INSERT INTO {table} SELECT id, id % {PARTS}, {UNITS}, 0, 0, 'item ' || id, 9.99
             FROM generate_series(0, {rows} - 1) id""")
-        if name in TRIGGERS:
-            self.postgres.execute(f'CREATE TRIGGER before_row BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW'
-                                  f' EXECUTE FUNCTION {TRIGGERS[name]}()')
+        add_trigger(self.postgres, table, name)
         if name in GUARDED:
             self.postgres.execute('SELECT lease_fence.protect(relation => %s, resource => %s)',
                                   (table, name + ':' + template))
