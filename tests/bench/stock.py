@@ -142,7 +142,7 @@ class Stock:
         for name, (table, script) in scripts.items():
             def run(transactions, table=table, script=script):
                 return self._run(table, script, clients, transactions, statements, variables)
-            many = 4 if bench.quick else round(seconds / run(max(4, 1000 // clients // statements)))
+            many = 4 if bench.quick else round(seconds / run(max(4, 500 // clients // statements)))
             variants[name] = lambda run=run, many=many: 1e6 * run(many) / statements
         return measure.interleave(variants, 1 if bench.quick else rounds)
 
