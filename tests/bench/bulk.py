@@ -43,13 +43,14 @@ STATEMENTS = {
 class Tables:
     def __init__(self, bench):
         self.rows = 20_000 if bench.quick else ROWS
-        self.postgres = bench.postgres(fsync='off', shared_buffers='2GB', work_mem='512MB')
+        self.postgres = bench.postgres(fsync='off', shared_buffers='2GB', work_mem='512MB', **stock.SETTINGS)
         self.file = self.postgres.host + '/rows.copy'
         self.session = self.postgres.connect().cursor()
         self.token = None
         self.taken = dict.fromkeys(LABELS, 0)
         stock.create_triggers(bench, self.postgres)
-        self.session.execute(f'CREATE UNLOGGED TABLE orders AS SELECT id, 1 AS units FROM generate_series(1, {self.rows}) id')
+        self.session.execute('CREATE UNLOGGED TABLE orders AS'
+                             f' SELECT id, 1 AS units FROM generate_series(1, {self.rows}) id')
         self.session.execute('VACUUM ANALYZE orders')
         self.session.execute(f"COPY (SELECT id, 7, 1000 FROM generate_series(1, {self.rows}) id) TO '{self.file}'")
         for name in LABELS:
@@ -62,7 +63,8 @@ class Tables:
                 self.session.execute(f"COPY {table} (id, part, stock) FROM '{self.file}'")
             stock.add_trigger(self.session, table, name)
             if name in RESOURCES:
-                self.session.execute('SELECT lease_fence.protect(relation => %s, resource => %s)', (table, RESOURCES[name]))
+                self.session.execute('SELECT lease_fence.protect(relation => %s, resource => %s)',
+                                     (table, RESOURCES[name]))
         self.session.execute(f'VACUUM ANALYZE bulk_{name}')
 
     def seconds(self, name, statement):
@@ -119,15 +121,16 @@ def extra(samples, name):
     """Of what the PL/pgSQL trigger takes in addition, how much does this one take?"""
     if name == 'plain':
         return ''
-    return f'{median(a / b for a, b in zip(samples.differences(name, "plain"), samples.differences("setting", "plain"))):.2f}'
+    parts = zip(samples.differences(name, 'plain'), samples.differences('setting', 'plain'))
+    return f'{median(ours / theirs for ours, theirs in parts):.2f}'
 
 
 def run(bench):
     tables = Tables(bench)
     rounds = 1 if bench.quick else ROUNDS
-    parts = [f'One statement writes {tables.rows} narrow rows (four columns of 24 bytes together) of an unlogged table under one lease;'
-             f' nanoseconds a row, median of {rounds} rounds, and what that is over no trigger and over an empty one. The last'
-             ' column is the part of what the PL/pgSQL trigger adds to a row.']
+    parts = [f'One statement writes {tables.rows} narrow rows (four columns of 24 bytes together) of an unlogged table'
+             f' under one lease; nanoseconds a row, median of {rounds} rounds, and what that is over no trigger and over an'
+             ' empty one. The last column is the part of what the PL/pgSQL trigger adds to a row.']
     for statement in STATEMENTS:
         samples = measured(tables, statement, rounds)
         parts.append(measure.table(

@@ -19,7 +19,7 @@ and not found stamped already.
 """
 
 import measure
-from stock import LABELS, PARTS, STATEMENTS, UPDATE, Stock
+from stock import LABELS, PARTS, SETTINGS, STATEMENTS, UPDATE, Stock
 
 TITLE = 'Guarded row'
 
@@ -89,7 +89,7 @@ def row_of_settings(name, all_samples):
 
 def run(bench):
     rows = 2000 if bench.quick else ROWS
-    postgres = bench.postgres(fsync='off', plan_cache_mode='force_generic_plan')
+    postgres = bench.postgres(fsync='off', **SETTINGS)
     stock = Stock(bench, postgres, rows, template='{part}')
     runs = Runs(bench, stock, rows)
 
@@ -103,23 +103,24 @@ def run(bench):
     stock.check()
 
     return '\n\n'.join([
-        f'One statement, one transaction: takes 1 from the stock of one of {rows} rows by its primary key (`guarded_update`'
-        ' sets a column). pgbench with prepared statements over a unix socket; each client has the lease of its part of the'
-        ' rows for its session. Time of a transaction for plain `UPDATE`, for the others the ratio to it, within each of'
-        f' {ROUNDS} rounds of {SECONDS} s. `fsync` on is with `synchronous_commit` on.',
-        measure.table(['', 'unlogged, 1 client', 'unlogged, 4', 'fsync off, 1', 'fsync off, 4', 'fsync on, 1', 'fsync on, 4'],
+        f'One statement, one transaction: takes 1 from the stock of one of {rows} rows by its primary key'
+        ' (`guarded_update` sets a column). pgbench with prepared statements over a unix socket; each client has the'
+        ' lease of its part of the rows for its session. Time of a transaction for plain `UPDATE`, for the others the'
+        f' ratio to it within each of {ROUNDS} rounds of {SECONDS} s. fsync on is with synchronous_commit on.',
+        measure.table(['', 'unlogged, 1 client', 'unlogged, 4', 'fsync off, 1', 'fsync off, 4', 'fsync on, 1',
+                       'fsync on, 4'],
                       [row_of_settings(name, single) for name in STATEMENTS]),
-        f'The same statements, {PIPELINED} in one pipeline and one transaction; unlogged, 1 client, {2 * SECONDS:.0f} s a'
-        ' round. The empty trigger is in C and returns the row.',
+        f'The same statements, {PIPELINED} in one pipeline and one transaction; unlogged, 1 client,'
+        f' {2 * SECONDS:.0f} s a round. The empty trigger is in C and returns the row.',
         measure.table(['', 'µs a statement', 'ratio'],
                       [[LABELS[name], measure.spread(pipelined, name), measure.ratio(pipelined, name, 'plain')]
-                       for name in ('plain', 'predicate', 'function', 'empty', 'setting', 'guard', 'update', 'decrement',
-                                    'key')]),
-        'The token presented in each transaction, by `SELECT set_config(…, true)`; unlogged, 1 client. The last column is'
-        ' the ratio to the same transaction with a setting of no meaning and no guard.',
+                       for name in ('plain', 'predicate', 'function', 'empty', 'setting', 'guard', 'update',
+                                    'decrement', 'key')]),
+        'The token presented in each transaction, by `SELECT set_config(…, true)`; unlogged, 1 client. The last column'
+        ' is the ratio to the same transaction with a setting of no meaning and no guard.',
         measure.table(['', 'µs a transaction', 'ratio to `UPDATE` alone', 'ratio to the same, unguarded'],
                       [[label, measure.spread(presented, name), measure.ratio(presented, name, 'alone'),
                         measure.ratio(presented, name, name.split(',')[0])]
                        for name, (_, _, _, label) in PRESENTED.items()]),
-        'Aim: our trigger ≤ 1.05 of plain `UPDATE`, pipelined ≤ 1.10; `guarded_decrement` ≤ 1.10, pipelined ≤ 1.35, and below'
-        ' the PL/pgSQL function; any of ours with fsync on ≤ 1.03.'])
+        'Aim: our trigger ≤ 1.05 of plain `UPDATE`, pipelined ≤ 1.10; `guarded_decrement` ≤ 1.10, pipelined ≤ 1.35, and'
+        ' below the PL/pgSQL function; any of ours with fsync on ≤ 1.03.'])

@@ -12,7 +12,7 @@ what a check costs is hidden by it, unless the check itself waits.
 
 import measure
 from guarded_row import PRESENT
-from stock import LABELS, STATEMENTS, UPDATE, Stock
+from stock import LABELS, SETTINGS, STATEMENTS, UPDATE, Stock
 
 TITLE = 'Hot row'
 
@@ -21,12 +21,12 @@ ROUNDS = 9
 SECONDS = 0.5
 ROW = '\\set id 0\n'
 ALONE = ('plain', 'predicate', 'function', 'update', 'decrement', 'key')
-SETTINGS = {'plain': 'bench.token', 'setting': 'bench.token', 'guard': 'lease_fence.token'}
+PRESENTED = {'plain': 'bench.token', 'setting': 'bench.token', 'guard': 'lease_fence.token'}
 
 
 def scripts():
     found = {name: (name, ROW + STATEMENTS[name]) for name in ALONE}
-    for name, setting in SETTINGS.items():
+    for name, setting in PRESENTED.items():
         found['presented ' + name] = (name, ROW + '\\startpipeline\nBEGIN;\n' + PRESENT.format(setting=setting) +
                                       UPDATE.format(name=name) + 'COMMIT;\n\\endpipeline\n')
     return found
@@ -42,7 +42,7 @@ def table(all_samples, names, labels):
 
 
 def run(bench):
-    postgres = bench.postgres(fsync='off', plan_cache_mode='force_generic_plan')
+    postgres = bench.postgres(fsync='off', **SETTINGS)
     stock = Stock(bench, postgres, 1000, template='{id}')
     stock.lease(0)
     samples = [stock.interleave(bench, scripts(), CLIENTS, ROUNDS, SECONDS)]

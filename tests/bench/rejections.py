@@ -13,6 +13,7 @@ compare, so it is on.
 import subprocess
 
 import measure
+from stock import SETTINGS
 
 TITLE = 'Rejections'
 
@@ -71,11 +72,11 @@ WAYS = {
     'decrement': ('`guarded_decrement` refused', 'LF001',
                   "SELECT * FROM lease_fence.guarded_decrement(relation => 'item', key => ($1::bigint)::text,"
                   " column_name => 'stock', token => $2)", SUPERSEDED, 'lease_fence.rejected_writes'),
-    'function': ('PL/pgSQL function that inserts a record and returns false', '00000', 'SELECT decrement_item($1, 1)', (),
-                 'record'),
+    'function': ('PL/pgSQL function that inserts a record and returns false', '00000',
+                 'SELECT decrement_item($1, 1)', (), 'record'),
     'bare trigger': ('without a record: PL/pgSQL trigger that raises an error', 'LF001',
-                     'UPDATE item_by_hand SET stock = stock - 1 WHERE id = $1', ("SELECT set_config('bench.token', '1', false)",),
-                     None),
+                     'UPDATE item_by_hand SET stock = stock - 1 WHERE id = $1',
+                     ("SELECT set_config('bench.token', '1', false)",), None),
     'bare predicate': ('without a record: `WHERE fence_token <= $token` finds nothing', '00000',
                        'UPDATE item_by_hand SET stock = stock - 1 WHERE id = $1 AND fence_token <= 1', (), None),
 }
@@ -83,7 +84,7 @@ WAYS = {
 
 class Writers:
     def __init__(self, bench):
-        self.postgres = bench.postgres()
+        self.postgres = bench.postgres(**SETTINGS)
         self.program = bench.build('statements', '-lpq', '-pthread')
         self.seconds = 0.05 if bench.quick else SECONDS
         self.refused = 0
@@ -111,7 +112,8 @@ class Writers:
 
     def check(self):
         """No write got through."""
-        written = self.postgres.value('SELECT count(*) FROM (TABLE item UNION ALL TABLE item_by_hand) t WHERE stock <> 1000')
+        written = self.postgres.value('SELECT count(*) FROM (TABLE item UNION ALL TABLE item_by_hand) t'
+                                      ' WHERE stock <> 1000')
         if written:
             raise AssertionError(f'{written} rows were written under a superseded token')
 
@@ -140,4 +142,5 @@ def run(bench):
         ' refused. Logged tables, fsync and synchronous_commit on; libpq, prepared statements;'
         f' {rounds} rounds of {writers.seconds} s. The ratio is that of times, so 1.11 is 0.9 of the rate.',
         measure.table(['', '1 client: a second', 'time', '8 clients: a second', 'time'], rows),
-        f'None lost: after each run there was one record for each refused statement, {writers.refused} in all. Aim: refused and recorded at ≥ 0.9 of the rate of the `INSERT`, a time ratio ≤ 1.11.'])
+        f'None lost: after each run there was one record for each refused statement, {writers.refused} in all.'
+        ' Aim: refused and recorded at ≥ 0.9 of the rate of the `INSERT`, a time ratio ≤ 1.11.'])

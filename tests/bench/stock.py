@@ -17,6 +17,9 @@ another one.
 
 import measure
 
+# The leases that there is room for by default: a worker looks at all of it.
+SETTINGS = {'plan_cache_mode': 'force_generic_plan', 'lease_fence.max_leases': '10000'}
+
 PARTS = 4
 UNITS = 1_000_000_000
 
@@ -43,8 +46,8 @@ STATEMENTS = {
     'function': 'SELECT decrement_item(:id, :token);\n',
     'setting': UPDATE.format(name='setting'),
     'guard': UPDATE.format(name='guard'),
-    'update': "SELECT * FROM lease_fence.guarded_update(relation => 'item_update', key => :id, changes => :changes,"
-              ' token => :token);\n',
+    'update': "SELECT * FROM lease_fence.guarded_update(relation => 'item_update', key => :id,"
+              ' changes => :changes, token => :token);\n',
     'decrement': "SELECT * FROM lease_fence.guarded_decrement(relation => 'item_decrement', key => :id,"
                  " column_name => 'stock', token => :token);\n",
     'key': '\\set n :n + 1\n\\set key :run * 10000000000 + :client_id * 100000000 + :n\n'
@@ -111,7 +114,8 @@ class Stock:
         table = 'item_' + name
         self.postgres.execute(f"""
             CREATE UNLOGGED TABLE {table} (id bigint PRIMARY KEY, part int NOT NULL, stock int NOT NULL,
-                reserved int NOT NULL, fence_token bigint NOT NULL DEFAULT 0, name text NOT NULL, price numeric NOT NULL)
+                reserved int NOT NULL, fence_token bigint NOT NULL DEFAULT 0, name text NOT NULL,
+                price numeric NOT NULL)
             WITH (fillfactor = 60)""")
         self.postgres.execute(f"""
             INSERT INTO {table} SELECT id, id % {PARTS}, {UNITS}, 0, 0, 'item ' || id, 9.99
@@ -160,7 +164,8 @@ class Stock:
             written = self.postgres.value('SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = %s',
                                           ('item_' + name,))
             units, wrong_stamps = self.postgres.execute(f"""
-                SELECT sum({UNITS} - stock), count(*) FILTER (WHERE (stock < {UNITS} OR reserved > 0) <> (fence_token > 0))
+                SELECT sum({UNITS} - stock),
+                       count(*) FILTER (WHERE (stock < {UNITS} OR reserved > 0) <> (fence_token > 0))
                 FROM item_{name}""")[0]
             if name in UNCHECKED:
                 wrong_stamps = 0
