@@ -129,12 +129,13 @@ def run(bench):
     tables = Tables(bench)
     rounds = 1 if bench.quick else ROUNDS
     parts = [f'One statement writes {tables.rows} narrow rows (four columns of 24 bytes together) of an unlogged table'
-             f' under one lease; nanoseconds a row, median of {rounds} rounds, and what that is over no trigger and over an'
-             ' empty one. The last column is the part of what the PL/pgSQL trigger adds to a row.']
+             f' under one lease; nanoseconds a row, median of {rounds} rounds, and what that is over no trigger and over'
+             ' an empty one. The last column is the part of what the PL/pgSQL trigger adds to a row.']
     for statement in STATEMENTS:
         samples = measured(tables, statement, rounds)
         parts.append(measure.table(
-            [f'`{statement}`', 'ns a row', 'over no trigger', 'over the empty trigger', 'of the PL/pgSQL trigger’s extra'],
+            [f'`{statement}`', 'ns a row', 'over no trigger', 'over the empty trigger',
+             'of the PL/pgSQL trigger’s extra'],
             [[label, measure.spread(samples, name), over(samples, name, 'plain'), over(samples, name, 'empty'),
               extra(samples, name)] for name, label in LABELS.items()]))
     parts.append('Aim: our trigger ≤ 100 ns a row over the empty one, and ≤ 0.3 of the PL/pgSQL trigger’s extra.')

@@ -138,8 +138,8 @@ def run(bench):
         for clients, samples in zip(CLIENTS, results):
             rows[-1] += [per_second(samples, name, clients), measure.ratio(samples, name, 'insert')]
     return '\n\n'.join([
-        'Each client writes under a token that is superseded, over and over, each time in a transaction of its own, and is'
-        ' refused. Logged tables, fsync and synchronous_commit on; libpq, prepared statements;'
+        'Each client writes under a token that is superseded, over and over, each time in a transaction of its own, and'
+        ' is refused. Logged tables, fsync and synchronous_commit on; libpq, prepared statements;'
         f' {rounds} rounds of {writers.seconds} s. The ratio is that of times, so 1.11 is 0.9 of the rate.',
         measure.table(['', '1 client: a second', 'time', '8 clients: a second', 'time'], rows),
         f'None lost: after each run there was one record for each refused statement, {writers.refused} in all.'
