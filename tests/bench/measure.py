@@ -19,6 +19,9 @@ class Samples:
     def spread(self, name):
         return min(self.of[name]), max(self.of[name])
 
+    def differences(self, name, base):
+        return [a - b for a, b in zip(self.of[name], self.of[base])]
+
     def ratios(self, name, base):
         return [a / b for a, b in zip(self.of[name], self.of[base])]
 

@@ -51,6 +51,15 @@ class Bench:
         self.running.append(servers.Redis(self.folder, *options))
         return self.running[-1]
 
+    def build(self, name, *options):
+        """The program made of clients/NAME.c with libpq, or NAME.so with -shared."""
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'clients', name + '.c')
+        program = f'{self.folder}/{name}' + ('.so' if '-shared' in options else '')
+        folders = [first_line('pg_config', '--' + which) for which in ('includedir', 'includedir-server', 'libdir')]
+        subprocess.run(['gcc', '-O2', '-Wall', '-Werror', '-I' + folders[0], '-I' + folders[1], '-L' + folders[2],
+                        '-o', program, source, *options], check=True)
+        return program
+
     def start(self, process):
         """Any other server: something with stop()."""
         self.running.append(process)

@@ -50,6 +50,7 @@ class Postgres:
     def __init__(self, folder, name, **settings):
         self.host = f'{folder}/{name}'
         self.data = self.host + '/data'
+        self.processed = 0
         os.makedirs(self.host)
         self._run('initdb', '-D', self.data, '-U', 'postgres', '-A', 'trust', '-E', 'UTF8', '--no-locale', '--no-sync')
         with open(self.data + '/postgresql.conf', 'a', encoding='utf-8') as conf:
@@ -127,8 +128,8 @@ class Postgres:
 
     def pgbench(self, script, clients=1, seconds=1.0, transactions=None, mode='prepared', **variables):
         """Transactions a second of a script, given as text: of a run of so many
-        seconds, or of so many transactions a client.  An error of the script is
-        an error of the benchmark."""
+        seconds, or of so many transactions a client; processed is then how many
+        there were.  An error of the script is an error of the benchmark."""
         path = f'{self.host}/script.sql'
         with open(path, 'w', encoding='utf-8') as file:
             file.write(script)
@@ -141,6 +142,7 @@ class Postgres:
         found = re.search(r'^tps = ([0-9.]+)', run.stdout, re.MULTILINE)
         if run.returncode != 0 or not found:
             raise RuntimeError(f'pgbench failed\n{script}\n{run.stdout}{run.stderr}')
+        self.processed = int(re.search(r'actually processed: ([0-9]+)', run.stdout).group(1))
         return float(found.group(1))
 
 
