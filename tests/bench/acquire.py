@@ -160,9 +160,10 @@ def run(bench):
     hiredis = [way for way in ways if way.name == HIREDIS]
     return f'''\
 A pair is to lock a name and to unlock it: 1, 8 or 64 callers do nothing else, each with its own connection and, first,
-its own name. {rounds} rounds of {seconds} s. Times against "{SESSION}" (scope session); *token*: does each grant have a
-number that the database can compare, and does it outlive a crash; *kept*: where lock and token are. Callers are threads
-of a C program for SQL and hiredis, processes for Python, one process for node, as each is used.
+its own name. {rounds} rounds of {seconds} s. Times against "{SESSION}" (scope session).
+*token*: does each grant have a number that the database can compare, and that outlives a crash; *kept*: where lock and
+token are. Callers are threads of a C program for SQL and hiredis, processes for Python, one process for node, as each
+is used.
 
 {table_own(ways, own, own_counts)}
 

@@ -1,9 +1,9 @@
 """Callers that lock and unlock as fast as they can, each a process: threads of
 Python would wait for one another.
 
-A client is a program that gives run() a function open(info, number), which
-makes the connections of one caller and returns lock(name) and unlock(); its
-command line and its answer are those of callers.c:
+A client is a program that gives run() a function open(info, number), which makes
+the connections of one caller and returns lock(name) and unlock(); what lock returns
+is handed on to the work.  Its command line and its answer are those of callers.c:
 
     program CONNECT-INFO CALLERS SECONDS own|one|items DATABASE
 """
@@ -24,19 +24,37 @@ WARM_UP = 0.2
 class Work:
     """Takes one off an item's stock, by statements that are prepared once."""
 
+    table = 'plain_item'
+
     def __init__(self, database):
         self.connection = psycopg2.connect(database)
         self.connection.autocommit = True
         self.sql = self.connection.cursor()
-        self.sql.execute('PREPARE read AS SELECT stock FROM plain_item WHERE id = $1')
-        self.sql.execute('PREPARE write AS UPDATE plain_item SET stock = stock - 1 WHERE id = $1 AND stock > 0')
+        self.sql.execute(f'PREPARE read AS SELECT stock FROM {self.table} WHERE id = $1')
+        self.sql.execute(f'PREPARE write AS UPDATE {self.table} SET stock = stock - 1 WHERE id = $1 AND stock > 0')
 
-    def do(self, item):
+    def do(self, item, _lock):
         self.sql.execute('EXECUTE read (%s)', (item,))
         self.sql.fetchone()
         self.sql.execute('EXECUTE write (%s)', (item,))
         if self.sql.rowcount != 1:
             raise RuntimeError('nothing was written')
+
+
+class AdoptingWork(Work):
+    """The same to a protected table, under a token for the lock."""
+
+    table = 'r_item'
+
+    def __init__(self, database):
+        super().__init__(database)
+        self.sql.execute('PREPARE adopt AS SELECT token FROM lease_fence.adopt(resource => $1, holder => $2::bytea)')
+
+    def do(self, item, lock):
+        self.sql.execute('BEGIN')
+        self.sql.execute('EXECUTE adopt (%s, %s)', lock)
+        super().do(item, lock)
+        self.sql.execute('COMMIT')
 
 
 class Shared:
@@ -51,17 +69,17 @@ class Shared:
         self.holder = multiprocessing.RawValue('q', -1)
 
 
-def call(open_caller, info, number, mode, database, shared, answer):
+def call(open_caller, work_class, info, number, mode, database, shared, answer):
     lock, unlock = open_caller(info, number)
-    work = Work(database) if mode == 'items' else None
+    work = work_class(database) if mode == 'items' else None
     chance = random.Random()
 
     def job(name):
         item = chance.randint(1, ITEMS)
-        lock(f'item:{item}' if work else name)
+        held = lock(f'item:{item}' if work else name)
         shared.holder.value = number
         if work:
-            work.do(item)
+            work.do(item, held)
         if mode == 'one' and name == 'one' and shared.holder.value != number:
             shared.violations[number] += 1
         unlock()
@@ -84,7 +102,7 @@ def call(open_caller, info, number, mode, database, shared, answer):
     os._exit(0)         # no library's farewells: they take seconds, and nobody counts them
 
 
-def run(open_caller):
+def run(open_caller, work_class=Work):
     info, callers, seconds, mode, database = sys.argv[1:6]
     callers = int(callers)
     shared = Shared(callers)
@@ -92,7 +110,8 @@ def run(open_caller):
     processes, answers = [], []
     for number in range(callers):
         receive, send = context.Pipe(duplex=False)
-        processes.append(context.Process(target=call, args=(open_caller, info, number, mode, database, shared, send)))
+        processes.append(context.Process(
+            target=call, args=(open_caller, work_class, info, number, mode, database, shared, send)))
         processes[-1].start()
         send.close()
         answers.append(receive)
