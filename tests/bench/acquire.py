@@ -38,8 +38,8 @@ def rate(way, callers, mode):
 
 def latency(way, callers, mode):
     """Median and 99 % in ms, of the rounds' medians."""
-    of = way.answers[callers, mode]
-    return ' / '.join(measure.figure(median(answer[part] for answer in of) / 1000) for part in ('p50', 'p99'))
+    of = [answer for answer in way.answers[callers, mode] if answer['served'] > 0]
+    return '—' if not of else ' / '.join(measure.figure(median(answer[part] for answer in of) / 1000) for part in ('p50', 'p99'))
 
 
 def ours(server, suffix=''):

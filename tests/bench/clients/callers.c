@@ -133,10 +133,9 @@ call(void *argument)
 	while (!stopping)
 	{
 		double		start = now();
-		bool		counted = counting;
 
 		do_job(caller, state, name);
-		if (counted && counting)
+		if (counting)
 			note(caller, now() - start);
 	}
 	return NULL;

@@ -92,9 +92,9 @@ def call(open_caller, work_class, info, number, mode, database, shared, answer):
     shared.ready[number] = 1
     latencies = []
     while not shared.stopping.value:
-        counted, start = shared.counting.value, time.perf_counter()
+        start = time.perf_counter()
         job(name)
-        if counted and shared.counting.value:
+        if shared.counting.value:
             latencies.append(round(1e6 * (time.perf_counter() - start)))
     answer.send(latencies)
     answer.close()
