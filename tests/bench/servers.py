@@ -177,3 +177,16 @@ def cpu_seconds(pid):
     with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
         fields = file.read().rpartition(')')[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')
+
+
+def worked_seconds(pid):
+    """The same of a process with one thread, to the nanosecond."""
+    with open(f'/proc/{pid}/schedstat', encoding='utf-8') as file:
+        return int(file.read().split()[0]) / 1e9
+
+
+def status(pid):
+    """/proc/PID/status: its first numbers by name."""
+    with open(f'/proc/{pid}/status', encoding='utf-8') as file:
+        found = re.findall(r'^(\w+):\s+(\d+)', file.read(), re.MULTILINE)
+    return {name: int(number) for name, number in found}
