@@ -41,7 +41,7 @@ class Place:
     def __init__(self, bench, leases, in_redis, ttl):
         self.leases = leases
         self.ttl = ttl
-        self.pg = bench.postgres(**{'shared_buffers': '128MB'})
+        self.pg = bench.postgres(**{'lease_fence.databases': 'postgres'})    # its worker stays
         self.redis = None
         self.prefix = 'bench:'
         if in_redis:

@@ -70,6 +70,11 @@ class Postgres:
         subprocess.run(['pg_ctl', '-D', self.data, '-m', 'immediate', '-w', 'stop'], check=False,
                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
+    def restart(self, **settings):
+        for key, value in settings.items():
+            self.execute(f"ALTER SYSTEM SET {key} = '{value}'")
+        self._run('pg_ctl', '-D', self.data, '-l', self.host + '/server.log', '-m', 'fast', '-w', '-t', '60', 'restart')
+
     def connect(self, dbname='postgres', **options):
         connection = psycopg2.connect(host=self.host, port=5432, dbname=dbname, user='postgres', **options)
         connection.autocommit = True
