@@ -143,14 +143,14 @@ def run_sizes(bench):
         " sum(allocated_size)::float8 / current_setting(%s)::int FROM pg_shmem_allocations WHERE name ^@ 'lease_fence'",
         ('lease_fence.max_leases', 'lease_fence.max_leases'))[0]
     return f"""\
-One row: a cluster in which so many resources were ever leased. First a transaction that acquires a random one of them and
-commits, then one that looks its token up and updates a random guarded row under it, {rounds} rounds of {transactions}
-transactions of one client.
+One row: a cluster in which so many resources were ever leased. First a transaction that acquires a random one of them
+and commits, then one that looks its token up and updates a random guarded row under it, {rounds} rounds of
+{transactions} transactions of one client.
 
 {table}
 
-Shared memory is reserved at the start, for `lease_fence.max_leases`: {entries:.0f} bytes for each ({all_of_it:.0f} with all else
-that the extension reserves), an eighth of which is room for names whose lease is over. The worker itself takes
+Shared memory is reserved at the start, for `lease_fence.max_leases`: {entries:.0f} bytes for each ({all_of_it:.0f} with
+all else that the extension reserves), an eighth of which is room for names whose lease is over. The worker itself takes
 {max(0, last.more_memory):.0f} bytes more for each live lease of this database; for those in Redis see above.
 
 Aim: flat; ≤ 1 kB a live lease."""
@@ -234,10 +234,10 @@ def run_databases(bench):
     heads = ['workers', 'wake-ups a second of one', 'ms a second of one', 'ms a second of all', 'of Redis, ms a second',
              'memory of one, MB']
     return f"""\
-One row: the workers of {count} databases of one cluster, of which nobody asks anything, over {seconds} s: how often one wakes up
-(median, with the one that does least and most), the processor time of one and of all of them in each second, and the
-memory that one has for itself (RssAnon). `lease_fence.max_leases` is 10 000, the default, but in the last row. A database
-that is not named in `lease_fence.databases` has no worker ten seconds after its last lease was over.
+One row: the workers of {count} databases of one cluster, of which nobody asks anything, over {seconds} s: how often one
+wakes up (median, with the one that does least and most), the processor time of one and of all of them in each second,
+and the memory that one has for itself (RssAnon). `lease_fence.max_leases` is 10 000, the default, but in the last row.
+A database that is not named in `lease_fence.databases` has no worker ten seconds after its last lease was over.
 
 {measure.table(heads, rows)}
 

@@ -153,7 +153,8 @@ class Trials:
         library = self.library[table]
         if not library.set(f'{table}:{number}', 'a', nx=True, px=round(1000 * ttl)):
             raise AssertionError('a lock is there already')
-        return self.old.one("SELECT token FROM lease_fence.adopt(resource => %s, holder => 'a')", f'{table}:{number}')[0]
+        return self.old.one("SELECT token FROM lease_fence.adopt(resource => %s, holder => 'a')",
+                            f'{table}:{number}')[0]
 
     def given_back(self, table, ttl, longest):
         """Its holder goes on writing, thinking that it has it."""
@@ -237,19 +238,21 @@ def run(bench):
     late = sum(trials.run_out('locks') for _ in range(run_out))
     trials.check()
     return f"""\
-One row: a lease of {1000 * TTL:.0f} ms, its holder stopped; from the lapse to the first write that the next holder, who waited
-in `acquire`, could make. In the last two the holder's client is silent in a transaction that has written: it is in the way
-until it is terminated, `lease_fence.drain_timeout` ({1000 * DRAIN:.0f} ms here) after the lapse. (A backend that is itself stopped by
-SIGSTOP cannot be terminated by anybody; who waits for what it wrote waits until it goes on.)
+One row: a lease of {1000 * TTL:.0f} ms, its holder stopped; from the lapse to the first write that the next holder,
+who waited in `acquire`, could make. In Redis a look of the worker can bring the lapse forward by as long as its answer
+took. In the last two the holder's client is silent in a transaction that has written: it is in the way until it is
+terminated, `lease_fence.drain_timeout` ({1000 * DRAIN:.0f} ms here) after the lapse. (A backend that is itself stopped
+by SIGSTOP cannot be terminated by anybody; who waits for what it wrote waits until it goes on.)
 
 {measure.table(HEADS, [row(after_lapse, name, name) for name in lapses])}
 
 Aim: ≤ 10 ms after the lapse; in the way, `drain_timeout` and 10 ms.
 
-One row: a library's lock in Redis was adopted, and its holder writes without a pause while others take the lock; from then
-until its token is refused. Without events the worker looks at a third of the time that the lock had left, at most
-{1000 * LOOKED_AT / 3:.0f} ms here; a new holder that adopts, as it has to before it writes, need not wait for that. A lock that runs out is
-over here before others can take it: in {run_out} trials {late} writes under the old token were accepted after that.
+One row: a library's lock in Redis was adopted, and its holder writes without a pause while others take the lock; from
+then until its token is refused. Without events the worker looks at a third of the time that the lock had left, at most
+{1000 * LOOKED_AT / 3:.0f} ms here; a new holder that adopts, as it has to before it writes, need not wait for that. A
+lock that runs out is over here before others can take it: in {run_out} trials {late} writes under the old token were
+accepted after that.
 
 {measure.table(HEADS, [row(after_taking, name, name) for name in takings])}
 
