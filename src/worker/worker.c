@@ -107,7 +107,11 @@ pin(const char *name, const char *value)
 		SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/* Whatever ALTER DATABASE and ALTER ROLE say. */
+/*
+ * Whatever ALTER DATABASE and ALTER ROLE say.  Plans are kept for as long as the
+ * worker lives: one that was made while a table was small must not read all of it
+ * for each grant when it has grown.
+ */
 static void
 pin_settings(void)
 {
@@ -124,6 +128,7 @@ pin_settings(void)
 	pin("session_replication_role", "origin");
 	pin("row_security", "on");
 	pin("default_tablespace", "");
+	pin("enable_seqscan", "off");
 	pin("jit", "off");
 	pin("max_parallel_workers_per_gather", "0");
 	pin("debug_discard_caches", "0");
