@@ -117,6 +117,11 @@ pin_settings_to_connect(void)
 	pin("transaction_timeout", "0");
 }
 
+/*
+ * The rest.  Plans are kept for as long as the worker lives: one that was made
+ * while a table was small must not read all of it for each grant when it has
+ * grown.
+ */
 static void
 pin_settings(void)
 {
@@ -132,6 +137,7 @@ pin_settings(void)
 	pin("session_replication_role", "origin");
 	pin("row_security", "on");
 	pin("default_tablespace", "");
+	pin("enable_seqscan", "off");
 	pin("jit", "off");
 	pin("max_parallel_workers_per_gather", "0");
 	pin("debug_discard_caches", "0");

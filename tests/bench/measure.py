@@ -64,6 +64,10 @@ def ratio(samples, name, base):
     return f'**{median(ratios):.2f}** [{min(ratios):.2f}..{max(ratios):.2f}]'
 
 
+def p95(values):
+    return sorted(values)[max(0, -(-95 * len(values) // 100) - 1)]
+
+
 def table(heads, rows):
     """A Markdown table; the first column is text, the others are numbers."""
     lines = ['| ' + ' | '.join(heads) + ' |',

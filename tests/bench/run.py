@@ -65,6 +65,13 @@ class Bench:
         self.running.append(process)
         return process
 
+    def client(self, name, *libraries):
+        """Compiles clients/NAME.c: the program."""
+        program = f'{self.folder}/{name}'
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'clients', name + '.c')
+        subprocess.run(['gcc', '-O2', '-Wall', '-Werror', '-o', program, source, *libraries], check=True)
+        return program
+
     def say(self, text):
         print(text, file=sys.stderr, flush=True)
 

@@ -71,6 +71,11 @@ class Postgres:
         subprocess.run(['pg_ctl', '-D', self.data, '-m', 'immediate', '-w', 'stop'], check=False,
                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
+    def restart(self, **settings):
+        for key, value in settings.items():
+            self.execute(f"ALTER SYSTEM SET {key} = '{value}'")
+        self._run('pg_ctl', '-D', self.data, '-l', self.host + '/server.log', '-m', 'fast', '-w', '-t', '60', 'restart')
+
     def connect(self, dbname='postgres', **options):
         connection = psycopg2.connect(host=self.host, port=5432, dbname=dbname, user='postgres', **options)
         connection.autocommit = True
@@ -179,3 +184,16 @@ def cpu_seconds(pid):
     with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
         fields = file.read().rpartition(')')[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')
+
+
+def worked_seconds(pid):
+    """The same of a process with one thread, to the nanosecond."""
+    with open(f'/proc/{pid}/schedstat', encoding='utf-8') as file:
+        return int(file.read().split()[0]) / 1e9
+
+
+def status(pid):
+    """/proc/PID/status: its first numbers by name."""
+    with open(f'/proc/{pid}/status', encoding='utf-8') as file:
+        found = re.findall(r'^(\w+):\s+(\d+)', file.read(), re.MULTILINE)
+    return {name: int(number) for name, number in found}
