@@ -34,7 +34,7 @@ HEADS = ['leases', 'round, ms', 'worker, µs', 'Redis, µs', 'as due: worker, µ
          'memory, bytes']
 BATCH = 100                             # leases taken by one call
 LOOK_APART = 0.001
-QUIET = 0.1                             # a worker that did nothing for so long is done
+QUIET = 0.3                             # a worker that did nothing for so long is done
 
 
 class Place:
@@ -58,6 +58,7 @@ class Place:
         self.memory = None
         self.sessions = []
         self.before = None
+        self.renewals = 0               # when the worker was held
 
     def used(self):
         return [servers.worked_seconds(self.worker),
@@ -99,6 +100,7 @@ class Place:
             " WHERE state = 'live' AND scope = 'session'")[0]
 
     def hold(self):
+        self.renewals = self.look()[1]
         os.kill(self.worker, signal.SIGSTOP)
 
     def let_go(self):
@@ -112,7 +114,10 @@ class Place:
             now = servers.worked_seconds(self.worker)
             if now != last:
                 last, done = now, time.monotonic()
-        return done - began, [b - a for a, b in zip(before, self.used())]
+        used = [b - a for a, b in zip(before, self.used())]
+        if self.look()[1] < self.renewals + self.leases:
+            raise AssertionError('the worker was done before all leases were renewed')
+        return done - began, used
 
     def check(self, rounds):
         live, _, fewest, _, tokens = self.look()
@@ -216,7 +221,7 @@ def run(bench):
     costs = [everyday(places, ttl / 3) for _ in range(1 if bench.quick else 3)]
     least = least_left(places, ttl / 3)
     for place in places:
-        place.check(2)
+        place.check(len(costs))
 
     clients = {size: Client(bench, program, size, 600) for size in sizes}
     rounds_of = {name: [] for name in names + [(size, 'client') for size in sizes]}
@@ -230,7 +235,7 @@ def run(bench):
         for size in sizes:
             rounds_of[size, 'client'].append(clients[size].round())
     for place in places:
-        place.check(rounds)
+        place.check(len(costs) + rounds)
 
     rows = []
     for size in sizes:
