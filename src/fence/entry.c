@@ -398,7 +398,7 @@ sweep_slot(LfSlot *slot, LfClock now, LfOwnerCheck alive, int *live)
 	(*live)++;
 	if (!state->watchdog || state->coordinator == LF_COORDINATOR_REDIS)
 		return state->deadline;
-	if (state->deadline - now <= state->ttl - state->ttl / 3 &&
+	if (state->deadline - now <= state->ttl - state->ttl / 3 + state->ttl / 30 &&
 		alive(state->owner, slot->grant.owner_pid, state->scope))
 	{
 		state->deadline = lf_clock_after(now, state->ttl);

@@ -20,7 +20,7 @@
 #include "fence/slots.h"
 #include "storage/shmem.h"
 
-LfSlots		lf_slots = {NULL, NULL, NULL};
+LfSlots		lf_slots = {NULL, NULL, NULL, NULL};
 
 /*
  * Room beside the live leases for the names whose lease is over: they make
@@ -53,6 +53,7 @@ lf_entry_shmem_size(void)
 	Size		size = MAXALIGN(sizeof(LfSlotsHead));
 
 	size = add_size(size, MAXALIGN(mul_size(count_buckets(), sizeof(int))));
+	size = add_size(size, MAXALIGN(mul_size(count_slots(), sizeof(Oid))));
 	return add_size(size, mul_size(count_slots(), sizeof(LfSlot)));
 }
 
@@ -65,8 +66,10 @@ lf_entry_shmem_init(void)
 
 	lf_slots.head = (LfSlotsHead *) place;
 	lf_slots.buckets = (int *) (place + MAXALIGN(sizeof(LfSlotsHead)));
-	lf_slots.slots = (LfSlot *) ((char *) lf_slots.buckets +
-								 MAXALIGN(count_buckets() * sizeof(int)));
+	lf_slots.databases = (Oid *) ((char *) lf_slots.buckets +
+								  MAXALIGN(count_buckets() * sizeof(int)));
+	lf_slots.slots = (LfSlot *) ((char *) lf_slots.databases +
+								 MAXALIGN(count_slots() * sizeof(Oid)));
 	if (there)
 		return;
 
@@ -81,6 +84,7 @@ lf_entry_shmem_init(void)
 	for (int i = 0; i < lf_slots.head->slot_count; i++)
 	{
 		memset(&lf_slots.slots[i], 0, sizeof(LfSlot));
+		lf_slots.databases[i] = InvalidOid;
 		lf_slots.slots[i].next = i + 1 < lf_slots.head->slot_count ? i + 1 : LF_NO_SLOT;
 	}
 	lf_slots.head->free_head = 0;
@@ -163,6 +167,7 @@ unchain(LfSlot *slot)
 		link = &lf_slots.slots[*link].next;
 	*link = slot->next;
 	lf_slots_unlist_end(slot);
+	lf_slots.databases[index] = InvalidOid;
 	slot->used = false;
 }
 
@@ -252,6 +257,7 @@ lf_slots_insert(const LfGrant *grant, uint32 hash, bool *inserted)
 		fresh->load = pg_atomic_add_fetch_u64(&lf_slots.head->last_load, 1);
 		pg_write_barrier();		/* who sees it used sees its hash */
 		fresh->used = true;
+		lf_slots.databases[lf_slots_number(fresh)] = grant->resource.database;
 		fresh->next = *lf_slots_bucket(hash);
 		*lf_slots_bucket(hash) = lf_slots_number(fresh);
 		*inserted = true;
@@ -296,7 +302,7 @@ lf_slots_lock_number(int number, Oid database, LWLockMode mode)
 	LfSlot	   *slot = &lf_slots.slots[number];
 	LWLock	   *lock;
 
-	if (!slot->used || slot->grant.resource.database != database)
+	if (lf_slots.databases[number] != database)
 		return NULL;
 	pg_read_barrier();			/* pairs with the one in lf_slots_insert */
 	lock = lf_slots_partition(slot->hash);

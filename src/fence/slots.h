@@ -44,6 +44,7 @@ typedef struct LfSlots
 {
 	LfSlotsHead *head;
 	int		   *buckets;
+	Oid		   *databases;		/* whose slot that is; invalid: it is not in use */
 	LfSlot	   *slots;
 } LfSlots;
 

@@ -104,6 +104,7 @@ schedule(LfTracked *tracked)
 	LfClock		due;
 	LfGrantState state;
 
+	tracked->early = 0;
 	/* a lease of our own is as a rule over before events are worth their price */
 	if (tracked->lock->watch && !tracked->listening)
 		latest = now + LISTEN_AFTER;
@@ -122,9 +123,14 @@ schedule(LfTracked *tracked)
 		return;
 	}
 	if (state.watchdog && !is_to_renew(&state, now))
+	{
 		due = state.deadline - (state.ttl - state.ttl / 3);
+		tracked->early = state.ttl / 30;
+	}
 	else
 		due = now + Max((state.deadline - now) / 3, LOOK_SOONEST);
+	if (latest < due)
+		tracked->early = 0;
 	lf_tracked_list_set_due(tracked, Min(latest, due));
 }
 
@@ -138,7 +144,7 @@ look(LfTracked *tracked, LfOwnerCheck alive)
 	if (there && lf_grant_is_live(&grant.state, lf_clock_now()))
 	{
 		listen_to(tracked);
-		if (is_to_renew(&grant.state, lf_clock_now()) &&
+		if (is_to_renew(&grant.state, lf_clock_now() + tracked->early) &&
 			alive(grant.state.owner, grant.owner_pid, grant.state.scope))
 			ask(tracked, LF_LOCK_RENEW, grant.state.ttl);
 		else
@@ -413,7 +419,8 @@ lf_tracked_pass(LfOwnerCheck alive, LfClock *next)
 	int			looks = 0;
 
 	while ((tracked = lf_tracked_list_first_due()) != NULL &&
-		   tracked->due <= lf_clock_now() && looks++ < LOOKS_PER_PASS)
+		   tracked->due - (looks > 0 ? tracked->early : 0) <= lf_clock_now() &&
+		   looks++ < LOOKS_PER_PASS)
 	{
 		if (tracked->resource == NULL)
 			stop_tracking(tracked);

@@ -16,6 +16,7 @@ typedef struct LfTracked
 	pairingheap_node due_node;
 	dlist_node	key_node;		/* in its key's chain */
 	LfClock		due;
+	int64		early;			/* so much sooner, when another one is due */
 	LfClock		looked_at;
 	LfClock		release_until;	/* it has run out by itself then; 0: not known yet */
 	int64		left;			/* as the last answer had it */
