@@ -3,9 +3,9 @@ by us and by what people use instead.  Callers are those of acquire, each job is
 one of 100 items at random, so that 64 callers are often in each other's way.
 
 With libraries the lock is theirs and the work two statements in PostgreSQL; where
-the lock is in PostgreSQL all is on one connection.  Rows without a token write
-whatever happens: a holder that was stopped for longer than its lock lives overwrites
-its successor's work.  Those rows are here for what that would be worth.
+the lock is in PostgreSQL all is on one connection.  Rows without a token do less: there
+a holder that was stopped for longer than its lock lives overwrites its successor's
+work.
 
 The check: each table's stock went down by exactly the number of jobs, those of the
 warm-up too, and no UPDATE of a job met no row.
@@ -58,7 +58,8 @@ def make_ways(bench, program, server, redis):
         sql('lease_fence: acquire, SELECT, UPDATE, release', 'checked', 'fsync', 'lease-session'),
         sql('lease_fence: acquire, guarded_decrement, release', 'checked', 'fsync', 'lease-session-call'),
         sql('lease_fence on Redis: BEGIN, acquire, SELECT, UPDATE, COMMIT', 'checked', both, 'redis-transaction'),
-        sql('lease_fence on Redis: BEGIN, acquire, guarded_decrement, COMMIT', 'checked', both, 'redis-transaction-call'),
+        sql('lease_fence on Redis: BEGIN, acquire, guarded_decrement, COMMIT', 'checked', both,
+            'redis-transaction-call'),
         c('hiredis: lock; BEGIN, adopt, SELECT, UPDATE, COMMIT; unlock', 'checked', both, 'hiredis-adopt'),
         library('redis-py: lock; BEGIN, adopt, SELECT, UPDATE, COMMIT; unlock', 'checked', both,
                 lockers.python('redis_py'), address, ['adopt']),
@@ -70,7 +71,8 @@ def make_ways(bench, program, server, redis):
         library('node-redlock: the same', 'none', 'memory', lockers.node('node_redlock'), address),
         library('redis-semaphore: the same', 'none', 'memory', lockers.node('redis_semaphore'), address),
         library('etcd: the same', 'not used', 'fsync', lockers.node('etcd'), lockers.etcd(bench)),
-        library('ZooKeeper, kazoo: the same', 'not used', 'fsync', lockers.python('zookeeper'), lockers.zookeeper(bench)),
+        library('ZooKeeper, kazoo: the same', 'not used', 'fsync', lockers.python('zookeeper'),
+                lockers.zookeeper(bench)),
     ]
     held = [c(ANEW, 'checked', both, 'hiredis-adopt-10'),
             c('adopt, then with known_token', 'checked', both, 'hiredis-adopt-10-known')]
@@ -122,9 +124,7 @@ def run(bench):
     server.add_redis(redis)
     make_tables(server)
     ways, held = make_ways(bench, program, server, redis)
-    for way in ways:
-        if way.program != [program]:
-            way.try_once('items')
+    lockers.try_all(ways, 'items', program)
     counts = [2] if bench.quick else [1, 8, 64]
     rounds, seconds = (1, 0.1) if bench.quick else (3, 1)
     samples = {}
@@ -133,10 +133,11 @@ def run(bench):
         samples[n] = acquire.compare(ways + held, n, 'items', rounds, seconds)
     jobs = check_stock(server, ways + held)
     return f'''\
-A job locks one of {ITEMS} items at random, reads its stock, takes one off unless it is 0, and unlocks. {rounds} rounds of
-{seconds} s, callers and waiting as above. Times against {ADVISORY},
-the shortest way where all writers are in this database. *token*: "checked" if each write is, "not used" where the lock service has a number and the write ignores it,
-"none" where there is none. The write itself is committed with fsync in every row.
+A job locks one of {ITEMS} items at random, reads its stock, takes one off unless it is 0, and unlocks.
+{rounds} rounds of {seconds} s, callers and waiting as in "{acquire.TITLE}". Times against
+{ADVISORY}, the shortest way where all writers are in
+this database. *token*: "checked" if each write is, "not used" where the lock service has a number and the write ignores
+it, "none" where there is none. The write itself is committed with fsync in every row.
 
 {table_jobs(ways, samples, counts)}
 

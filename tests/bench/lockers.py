@@ -102,23 +102,39 @@ class Way:
         return answer
 
     def time(self, callers, seconds, mode):
-        """Microseconds between two jobs, of all callers together; 2 times the
-        whole run if there was none."""
+        """Microseconds between two jobs, of all callers together; if there was none,
+        twice the time that was given, so that a ratio can be told."""
         rate = self.run(callers, seconds, mode)['rate']
         return 1e6 / rate if rate > 0 else 2e6 * seconds
 
     def try_once(self, mode):
-        """Of what is not ours: is it here at all?  A server may take a moment."""
+        """Is it here at all?  Its server may take a moment."""
         deadline = time.monotonic() + 10
         while self.missing is None:
             try:
                 self.run(1, 0.1, mode)
                 break
-            except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+            except OSError as error:
+                self.missing = reason(error)
+            except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
                 if time.monotonic() > deadline or 'annot find module' in str(error) or 'No module' in str(error):
                     self.missing = reason(error)
             time.sleep(0.2)
         self.answers.clear()
+
+
+def try_all(ways, mode, but):
+    """Each program once, but for the one in C, which is ours."""
+    tried = {}
+    for way in ways:
+        if way.program == [but]:
+            continue
+        key = (way.program[-1], tuple(way.more) if way.work else ())
+        if key in tried:
+            way.missing = tried[key]
+        else:
+            way.try_once(mode)
+            tried[key] = way.missing
 
 
 def reason(error):

@@ -16,7 +16,8 @@ const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
 async function openWork(database) {
   const { Client } = require('pg');
   const options = Object.fromEntries(database.split(' ').map((word) => word.split('=')));
-  const client = new Client({ host: options.host, port: Number(options.port), user: options.user, database: options.dbname });
+  const client = new Client({
+    host: options.host, port: Number(options.port), user: options.user, database: options.dbname });
   await client.connect();
   return async (item) => {
     await client.query({ name: 'read', text: 'SELECT stock FROM plain_item WHERE id = $1', values: [item] });
