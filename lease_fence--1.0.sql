@@ -48,7 +48,7 @@ CREATE TABLE lease_fence.grants (
     ended_at timestamptz,
     how_ended text,
     end_reason text
-);
+) WITH (fillfactor = 70);       -- each row is written once more, when its lease ends
 CREATE INDEX grants_resource ON lease_fence.grants (resource, token);
 COMMENT ON TABLE lease_fence.grants IS
 'every grant of a lease, with the token minted for it, and how it ended';

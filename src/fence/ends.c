@@ -25,6 +25,7 @@
 #include "fence/ends.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #define ENDS_PER_BATCH 256
@@ -174,6 +175,34 @@ leave_out_put_off(EndWork *work)
 
 /* ---- a batch ---- */
 
+/*
+ * Must a crash not lose that?  It ends the leases of sessions and transactions
+ * anyway, and a promotion ends all: what is lost of them is how they ended.
+ */
+static bool
+must_be_flushed(const EndWork *work)
+{
+	for (int i = 0; i < work->count; i++)
+	{
+		if (work->ends[i].scope == LF_SCOPE_DETACHED ||
+			work->ends[i].how == LF_OVER_REVOKED)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Nobody is answered when these are committed, and grants wait for the worker.
+ * The source is one above that of the worker's own setting, which an equal one
+ * would replace for good.
+ */
+static void
+commit_without_waiting(void)
+{
+	set_config_option("synchronous_commit", "off", PGC_SUSET, PGC_S_SESSION,
+					  GUC_ACTION_LOCAL, true, 0, false);
+}
+
 static void
 write_ends(void *arg)
 {
@@ -182,6 +211,8 @@ write_ends(void *arg)
 	work->opened = ConditionalLockRelationOid(lf_catalog_required()->grants, RowExclusiveLock);
 	if (!work->opened)
 		return;
+	if (!must_be_flushed(work))
+		commit_without_waiting();
 	SPI_connect();
 	for (int i = 0; i < work->count; i++)
 		lf_ends_update(work->ends[i].token, work->ends[i].how, work->ends[i].at);

@@ -443,6 +443,7 @@ read_end(int number, Oid database, LfEnd *end)
 		state = &slot->grant.state;
 		end->slot = number;
 		end->token = state->token;
+		end->scope = state->scope;
 		end->how = state->over != LF_OVER_NOT ? state->over : LF_OVER_LAPSED;
 		end->at = slot->grant.ended_at;
 	}

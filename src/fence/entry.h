@@ -173,6 +173,7 @@ typedef struct LfEnd
 {
 	int			slot;
 	int64		token;
+	LfScope		scope;
 	LfOver		how;
 	TimestampTz at;
 } LfEnd;

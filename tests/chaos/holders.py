@@ -114,6 +114,11 @@ class Holder:
                 self.stop.wait(0.1)
             except (redis.RedisError, LockError):
                 self.stop.wait(0.2)
+            except AttributeError as error:
+                # redis-py 4.3 stumbles over the message of its own error
+                if "no attribute 'host'" not in str(error):
+                    raise
+                self.stop.wait(0.2)
         self.session.close()
 
     def round(self, resource):
