@@ -130,6 +130,17 @@ SELECT outcome FROM guarded_increment('stock', '1', 'n', token => :t2, operation
 SELECT outcome FROM guarded_increment('stock', '1', 'n', token => :t2, operation_key => ' ');
 SELECT outcome FROM guarded_increment('stock', '1', 'n', token => :t2, operation_key => '  ');
 
+-- Indexes that a DBA has added are kept up: one of an expression, and a partial one.
+CREATE INDEX dba_expression ON operations (upper(key)) WHERE key ~ 'Indexed';
+CREATE INDEX dba_grants ON grants (upper(resource)) WHERE scope = 'detached';
+SELECT outcome FROM guarded_increment('stock', '1', 'n', token => :t2, operation_key => 'op Indexed');
+SELECT outcome FROM guarded_increment('stock', '1', 'n', token => :t2, operation_key => 'op other');
+SELECT token > 0 AS granted FROM acquire(resource => 'op:Indexed', scope => 'detached');
+SET enable_seqscan = off;
+SELECT key FROM operations WHERE upper(key) = 'OP INDEXED' AND key ~ 'Indexed';
+SELECT resource FROM grants WHERE upper(resource) = 'OP:INDEXED' AND scope = 'detached';
+RESET enable_seqscan;
+DROP INDEX dba_expression, dba_grants;
 -- The table may be gone, or have another name.
 ALTER TABLE stock RENAME TO stock_renamed;
 SELECT relation FROM operation('op twice');

@@ -19,16 +19,13 @@ lf_audit_bypassed(const LfRejection *rejection, const char *reason,
 {
 	LfRecord   *record = palloc0(sizeof(LfRecord));
 	Datum		values[LF_AUDIT_COLUMNS];
-	char		null_marks[LF_AUDIT_COLUMNS];
 	bool		nulls[LF_AUDIT_COLUMNS];
 
 	lf_audit_record_fill(record, rejection);
 	record->rows = rows;
 	strlcpy(record->statement, statement == NULL ? "" : statement, sizeof(record->statement));
-	lf_audit_record_values(record, values, null_marks);
+	lf_audit_record_values(record, values, nulls);
 	values[LF_AUDIT_COLUMN_REASON] = CStringGetTextDatum(reason);
-	for (int i = 0; i < LF_AUDIT_COLUMNS; i++)
-		nulls[i] = null_marks[i] == 'n';
 	lf_table_insert(lf_catalog_required()->rejected_writes, values, nulls);
 	pfree(record);
 }

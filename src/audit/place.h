@@ -111,11 +111,11 @@ extern void lf_audit_log(const LfRecord *record, const char *error);
  */
 extern void lf_audit_insert(LfRecord *const *records, int count, bool *failed);
 
-/* The record as a row of rejected_writes; nulls as SPI has them. */
+/* The record as a row of rejected_writes. */
 #define LF_AUDIT_COLUMNS		20
 #define LF_AUDIT_COLUMN_REASON	3	/* from 0 */
 
-extern void lf_audit_record_values(const LfRecord *record, Datum *values, char *nulls);
+extern void lf_audit_record_values(const LfRecord *record, Datum *values, bool *nulls);
 
 /* observe.c: is there something of this database to be written? */
 extern bool lf_audit_observed_any(void);

@@ -22,9 +22,8 @@
 #include "base/catalog.h"
 #include "base/point.h"
 #include "base/shmem.h"
+#include "base/table.h"
 #include "base/transaction.h"
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -43,9 +42,6 @@ static int	taken_count = 0;
 
 /* Committed and not answered: spares answer its scan. */
 static int	unanswered = 0;
-
-static SPIPlanPtr plan = NULL;
-static char *planned_table = NULL;
 
 /*
  * The table by OID, locked; the OID looked up again under the lock, since the
@@ -70,64 +66,16 @@ lf_audit_lock_table(void)
 	return false;
 }
 
-/*
- * The statement names the schema as it is called now, not as it was created:
- * under the old name there may be somebody else's table.  A plan of the same
- * text is good again after DROP and CREATE, plancache.c analyzes it anew.
- */
-static SPIPlanPtr
-insert_plan(void)
-{
-	static Oid	types[LF_AUDIT_COLUMNS] = {
-		INT8OID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID,
-		TEXTOID, TEXTOID, TEXTOID, INT8OID, INT8OID,
-		BYTEAOID, BYTEAOID, INTERVALOID, NAMEOID, TEXTOID,
-		TEXTOID, INT4OID, TEXTOID, TEXTOID, INT8OID
-	};
-	const LfCatalog *catalog = lf_catalog_required();
-	Oid			table = catalog->rejected_writes;
-	char	   *name;
-	char	   *statement;
-	SPIPlanPtr	prepared;
-
-	name = quote_qualified_identifier(get_namespace_name(catalog->schema),
-									  get_rel_name(table));
-	if (plan != NULL && strcmp(name, planned_table) == 0)
-		return plan;
-
-	if (plan != NULL)
-	{
-		SPI_freeplan(plan);
-		plan = NULL;
-		pfree(planned_table);
-	}
-	statement = psprintf("INSERT INTO %s (id, at, action, reason, relation, "
-						 "operation, key, resource, presented_token, current_token, "
-						 "presented_holder, current_holder, over_for, role, application_name, "
-						 "client, pid, statement, new_row, rows) "
-						 "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, "
-						 "$11, $12, $13, $14, $15, $16, $17, $18, $19, $20) "
-						 "ON CONFLICT (id) DO NOTHING", name);
-	prepared = SPI_prepare(statement, LF_AUDIT_COLUMNS, types);
-	if (prepared == NULL || SPI_keepplan(prepared) != 0)
-		elog(ERROR, "could not prepare the statement of the audit: %s",
-			 SPI_result_code_string(SPI_result));
-	planned_table = MemoryContextStrdup(TopMemoryContext, name);
-	plan = prepared;
-	return plan;
-}
-
 static Datum
-text_value(const char *string, int length, char *null)
+text_value(const char *string, int length, bool *null)
 {
-	if (length == 0)
-		*null = 'n';
+	*null = length == 0;
 	return PointerGetDatum(cstring_to_text_with_len(string, length));
 }
 
 /* Empty is NULL; a bytea is built as a text is. */
 void
-lf_audit_record_values(const LfRecord *record, Datum *values, char *nulls)
+lf_audit_record_values(const LfRecord *record, Datum *values, bool *nulls)
 {
 	const char *action = lf_audit_action_name(record->action);
 	const char *reason = lf_reason_name(record->reason);
@@ -138,9 +86,9 @@ lf_audit_record_values(const LfRecord *record, Datum *values, char *nulls)
 #define BYTES(i, s, length) \
 	values[i] = text_value((s), (length), &nulls[i])
 #define NUMBER(i, n, none) \
-	(values[i] = Int64GetDatum(n), nulls[i] = (n) == (none) ? 'n' : ' ')
+	(values[i] = Int64GetDatum(n), nulls[i] = (n) == (none))
 
-	memset(nulls, ' ', LF_AUDIT_COLUMNS);
+	memset(nulls, false, LF_AUDIT_COLUMNS * sizeof(bool));
 	values[0] = Int64GetDatum(record->id);
 	values[1] = TimestampTzGetDatum(record->at);
 	TEXT(2, action);
@@ -155,13 +103,13 @@ lf_audit_record_values(const LfRecord *record, Datum *values, char *nulls)
 	BYTES(11, record->current_holder.bytes, record->current_holder.length);
 	over_for.time = record->over_for;
 	values[12] = IntervalPGetDatum(&over_for);
-	nulls[12] = record->over_for < 0 ? 'n' : ' ';
+	nulls[12] = record->over_for < 0;
 	values[13] = DirectFunctionCall1(namein, CStringGetDatum(record->role));
-	nulls[13] = record->role[0] == '\0' ? 'n' : ' ';
+	nulls[13] = record->role[0] == '\0';
 	TEXT(14, record->application);
 	TEXT(15, record->client);
 	values[16] = Int32GetDatum(record->pid);
-	nulls[16] = record->pid == 0 ? 'n' : ' ';
+	nulls[16] = record->pid == 0;
 	TEXT(17, record->statement);
 	TEXT(18, record->new_row);
 	values[19] = Int64GetDatum(record->rows);
@@ -172,22 +120,34 @@ lf_audit_record_values(const LfRecord *record, Datum *values, char *nulls)
 }
 
 static void
-insert_one(const LfRecord *record)
+insert_one(LfTableWriter *writer, const LfRecord *record)
 {
 	Datum		values[LF_AUDIT_COLUMNS];
-	char		nulls[LF_AUDIT_COLUMNS];
-	int			result;
+	bool		nulls[LF_AUDIT_COLUMNS];
 
 	lf_audit_record_values(record, values, nulls);
-	result = SPI_execute_plan(insert_plan(), values, nulls, false, 0);
-	if (result != SPI_OK_INSERT)
-		elog(ERROR, "could not insert into the audit: %s",
-			 SPI_result_code_string(result));
-	if (SPI_processed == 0 && !record->retaken)
+	if (!lf_table_add(writer, values, nulls))
 		ereport(ERROR,
-				(errcode(ERRCODE_UNIQUE_VIOLATION),
-				 errmsg("no row was inserted for the new id " INT64_FORMAT,
+				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
+				 errmsg("no row was inserted for the id " INT64_FORMAT,
 						record->id)));
+}
+
+static void
+insert_all(LfRecord *const *range, int count)
+{
+	LfTableWriter *writer = lf_table_open(lf_catalog_required()->rejected_writes, true);
+
+	for (int i = 0; i < count; i++)
+		insert_one(writer, range[i]);
+	lf_table_close(writer);
+}
+
+/* Its id is there: its row was committed before the worker that wrote it died. */
+static bool
+is_there_already(const LfRecord *record, const ErrorData *error)
+{
+	return record->retaken && error->sqlerrcode == ERRCODE_UNIQUE_VIOLATION;
 }
 
 /* In a subtransaction: NULL, or the message of the error that undid it all. */
@@ -197,14 +157,12 @@ insert_range(LfRecord *const *range, int count)
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	char	   *volatile message = NULL;
-	int			i;
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		for (i = 0; i < count; i++)
-			insert_one(range[i]);
+		insert_all(range, count);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -215,7 +173,8 @@ insert_range(LfRecord *const *range, int count)
 		error = CopyErrorData();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
-		message = error->message ? error->message : pstrdup("unknown error");
+		if (count > 1 || !is_there_already(range[0], error))
+			message = error->message ? error->message : pstrdup("unknown error");
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
@@ -233,23 +192,17 @@ lf_audit_insert(LfRecord *const *list, int count, bool *is_failed)
 	int			i;
 
 	memset(is_failed, false, count * sizeof(bool));
-	if (SPI_connect() != SPI_OK_CONNECT)
-		elog(ERROR, "could not connect to SPI");
-
-	if (insert_range(list, count) != NULL)
+	if (insert_range(list, count) == NULL)
+		return;
+	for (i = 0; i < count; i++)
 	{
-		for (i = 0; i < count; i++)
-		{
-			char	   *error = insert_range(&list[i], 1);
+		char	   *error = insert_range(&list[i], 1);
 
-			if (error == NULL)
-				continue;
-			is_failed[i] = true;
-			lf_audit_log(list[i], error);
-		}
+		if (error == NULL)
+			continue;
+		is_failed[i] = true;
+		lf_audit_log(list[i], error);
 	}
-
-	SPI_finish();
 }
 
 void

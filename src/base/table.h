@@ -1,14 +1,27 @@
 /*
  * table.h
- *		Writing to our own tables below the level of privileges and triggers,
- *		from a backend, within its transaction.
+ *		Writing rows to our own tables, below the level of privileges.
  */
 #ifndef LF_BASE_TABLE_H
 #define LF_BASE_TABLE_H
 
 #include "postgres_ext.h"
 
-/* Inserts one row, with its index entries; 23505 as any other. */
+typedef struct LfTableWriter LfTableWriter;
+
+/*
+ * Rows for one table, with their index entries, in the caller's transaction and
+ * memory context.  23505 as any other.
+ *
+ * open: triggers says whether those that the DBA has put on the table fire; in a
+ * backend they would be run by the writer.  add: false if one of them would not
+ * have the row; what values points to need last only for the call.
+ */
+extern LfTableWriter *lf_table_open(Oid relation, bool triggers);
+extern bool lf_table_add(LfTableWriter *writer, Datum *values, bool *nulls);
+extern void lf_table_close(LfTableWriter *writer);
+
+/* One row, without triggers. */
 extern void lf_table_insert(Oid relation, Datum *values, bool *nulls);
 
 #endif							/* LF_BASE_TABLE_H */

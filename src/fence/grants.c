@@ -1,8 +1,8 @@
 /*
  * grants.c
- *		Reading lease_fence.grants by its indexes.
+ *		lease_fence.grants: read by its indexes, and its new rows.
  *
- * Runs in backends and in workers, inside transactions.
+ * Runs in backends and in workers, inside transactions; only workers write.
  */
 #include "postgres.h"
 
@@ -13,10 +13,12 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "fence/grants.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
+#include "utils/acl.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "catalog/pg_collation.h"
@@ -34,7 +36,9 @@ enum
 	COLUMN_EXTERNAL_NUMBER,
 	COLUMN_GRANTED_AT,
 	COLUMN_ENDED_AT,
-	COLUMN_HOW_ENDED
+	COLUMN_HOW_ENDED,
+	COLUMN_END_REASON,
+	COLUMN_COUNT = COLUMN_END_REASON
 };
 
 /*
@@ -221,4 +225,51 @@ lf_grants_last_token(void)
 	if (!scan_one(lf_catalog_required()->grants_token_index, NULL, true, &grant))
 		return 0;
 	return grant.state.token;
+}
+
+/* ---- writing ---- */
+
+static Datum
+interval_datum(int64 microseconds)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = microseconds;
+	return IntervalPGetDatum(interval);
+}
+
+static Datum
+bytes_datum(const char *bytes, int length)
+{
+	return PointerGetDatum(cstring_to_text_with_len(bytes, length));
+}
+
+void
+lf_grants_add(LfTableWriter *writer, const LfGrant *grant)
+{
+	char	   *role = GetUserNameFromId(grant->state.role, true);
+	NameData	role_name;
+	Datum		values[COLUMN_COUNT] = {0};
+	bool		nulls[COLUMN_COUNT] = {false};
+
+	namestrcpy(&role_name, role == NULL ? "" : role);
+	values[COLUMN_TOKEN - 1] = Int64GetDatum(grant->state.token);
+	values[COLUMN_RESOURCE - 1] = bytes_datum(grant->resource.name, grant->resource.length);
+	values[COLUMN_HOLDER - 1] = bytes_datum(grant->holder.bytes, grant->holder.length);
+	values[COLUMN_COORDINATOR - 1] = CStringGetTextDatum(lf_coordinator_name(grant->state.coordinator));
+	values[COLUMN_ROLE - 1] = NameGetDatum(&role_name);
+	values[COLUMN_SCOPE - 1] = CStringGetTextDatum(lf_scope_name(grant->state.scope));
+	values[COLUMN_TTL - 1] = interval_datum(grant->state.ttl);
+	values[COLUMN_EXTERNAL_NUMBER - 1] = Int64GetDatum(grant->number);
+	nulls[COLUMN_EXTERNAL_NUMBER - 1] = grant->number < 0;
+	values[COLUMN_GRANTED_AT - 1] = TimestampTzGetDatum(grant->granted_at);
+	nulls[COLUMN_ENDED_AT - 1] = true;
+	nulls[COLUMN_HOW_ENDED - 1] = true;
+	nulls[COLUMN_END_REASON - 1] = true;
+	if (!lf_table_add(writer, values, nulls))
+		ereport(ERROR,
+				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
+				 errmsg("no row was inserted for token %lld",
+						(long long) grant->state.token),
+				 errhint("A trigger on lease_fence.grants has left it out.")));
 }

@@ -1,13 +1,14 @@
 /*
  * grants.h
- *		Reading lease_fence.grants: the durable truth about grants.
+ *		lease_fence.grants: the durable truth about grants.
  *
- * Always by a latest snapshot, never by the transaction's, and whatever the
+ * It is read always by a latest snapshot, never by the transaction's, and whatever the
  * caller may select: the answers decide over writes.  In a transaction.
  */
 #ifndef LF_FENCE_GRANTS_H
 #define LF_FENCE_GRANTS_H
 
+#include "base/table.h"
 #include "fence/entry.h"
 
 /*
@@ -26,5 +27,8 @@ extern bool lf_grants_try_lock(void);
 
 /* The highest token ever minted here, or 0. */
 extern int64 lf_grants_last_token(void);
+
+/* Worker: one more row for a writer of the table. */
+extern void lf_grants_add(LfTableWriter *writer, const LfGrant *grant);
 
 #endif							/* LF_FENCE_GRANTS_H */

@@ -26,7 +26,6 @@
 #include "base/settings.h"
 #include "base/stat.h"
 #include "base/transaction.h"
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fence/drain.h"
 #include "fence/ends.h"
@@ -40,8 +39,6 @@
 
 /* JSON clients carry integers up to this one unharmed. */
 #define TOKEN_MAX ((INT64CONST(1) << 53) - 1)
-
-static SPIPlanPtr insert_plan = NULL;
 
 typedef struct LoadWork
 {
@@ -171,53 +168,6 @@ unlock(LfMint *mint)
 	mint->locked = false;
 }
 
-static Datum
-interval_datum(int64 microseconds)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = microseconds;
-	return IntervalPGetDatum(interval);
-}
-
-static Datum
-bytes_datum(const char *bytes, int length)
-{
-	return PointerGetDatum(cstring_to_text_with_len(bytes, length));
-}
-
-static void
-insert_grant(const LfGrant *grant)
-{
-	Oid			types[] = {INT8OID, TEXTOID, BYTEAOID, NAMEOID, TEXTOID, INTERVALOID, TIMESTAMPTZOID, INT8OID, TEXTOID};
-	char	   *role = GetUserNameFromId(grant->state.role, true);
-	Datum		values[9];
-	char		nulls[9] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
-	NameData	role_name;
-
-	if (insert_plan == NULL)
-	{
-		insert_plan = SPI_prepare("INSERT INTO lease_fence.grants"
-								  " (token, resource, holder, coordinator, role, scope, ttl, granted_at, external_number)"
-								  " VALUES ($1, $2, $3, $9, $4, $5, $6, $7, $8)",
-								  lengthof(types), types);
-		SPI_keepplan(insert_plan);
-	}
-	namestrcpy(&role_name, role == NULL ? "" : role);
-	values[0] = Int64GetDatum(grant->state.token);
-	values[1] = bytes_datum(grant->resource.name, grant->resource.length);
-	values[2] = bytes_datum(grant->holder.bytes, grant->holder.length);
-	values[3] = NameGetDatum(&role_name);
-	values[4] = CStringGetTextDatum(lf_scope_name(grant->state.scope));
-	values[5] = interval_datum(grant->state.ttl);
-	values[6] = TimestampTzGetDatum(grant->granted_at);
-	values[7] = Int64GetDatum(grant->number);
-	values[8] = CStringGetTextDatum(lf_coordinator_name(grant->state.coordinator));
-	if (grant->number < 0)
-		nulls[7] = 'n';
-	SPI_execute_plan(insert_plan, values, nulls, false, 0);
-}
-
 /* A table that somebody has locked is no reason to wait: the log has it. */
 static void
 write_terminations(LfMint *mint)
@@ -240,6 +190,7 @@ mint_all(void *arg)
 {
 	MintWork   *work = arg;
 	FullTransactionId xid;
+	LfTableWriter *grants;
 	int64		floor;
 	int64		token;
 
@@ -260,7 +211,7 @@ mint_all(void *arg)
 	lf_epoch_note_mint(token + work->count);
 	xid = GetCurrentFullTransactionId();
 
-	SPI_connect();
+	grants = lf_table_open(lf_catalog_required()->grants, true);
 	for (int i = 0; i < work->count; i++)
 	{
 		LfMint	   *mint = work->mints[i];
@@ -268,7 +219,15 @@ mint_all(void *arg)
 		mint->grant.state.token = ++token;
 		mint->grant.state.minted_by = xid;
 		mint->grant.granted_at = GetCurrentTimestamp();
-		insert_grant(&mint->grant);
+		lf_grants_add(grants, &mint->grant);
+	}
+	lf_table_close(grants);
+
+	SPI_connect();
+	for (int i = 0; i < work->count; i++)
+	{
+		LfMint	   *mint = work->mints[i];
+
 		if (mint->old.token != 0 && !mint->old_end_written)
 			lf_ends_update(mint->old.token, mint->old.over, mint->grant.granted_at);
 		write_terminations(mint);
