@@ -180,10 +180,11 @@ numeric_amount(Form_pg_attribute attribute, bool down, Numeric amount,
  */
 #define KEPT_BYTES 32
 
+/* Compared as bytes: it has no room between its members. */
 typedef struct Question
 {
 	Oid			type;
-	bool		down;
+	uint32		down;
 	uint8		amount[KEPT_BYTES];
 	uint8		limit[KEPT_BYTES];	/* zero: none */
 } Question;
