@@ -26,6 +26,6 @@ lf_audit_bypassed(const LfRejection *rejection, const char *reason,
 	strlcpy(record->statement, statement == NULL ? "" : statement, sizeof(record->statement));
 	lf_audit_record_values(record, values, nulls);
 	values[LF_AUDIT_COLUMN_REASON] = CStringGetTextDatum(reason);
-	lf_table_insert(lf_catalog_required()->rejected_writes, values, nulls);
+	lf_table_insert(lf_catalog_required()->rejected_writes, LF_AUDIT_COLUMNS, values, nulls);
 	pfree(record);
 }

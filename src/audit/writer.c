@@ -136,7 +136,7 @@ insert_one(LfTableWriter *writer, const LfRecord *record)
 static void
 insert_all(LfRecord *const *range, int count)
 {
-	LfTableWriter *writer = lf_table_open(lf_catalog_required()->rejected_writes, true);
+	LfTableWriter *writer = lf_table_open(lf_catalog_required()->rejected_writes, LF_AUDIT_COLUMNS, true);
 
 	for (int i = 0; i < count; i++)
 		insert_one(writer, range[i]);
@@ -147,7 +147,9 @@ insert_all(LfRecord *const *range, int count)
 static bool
 is_there_already(const LfRecord *record, const ErrorData *error)
 {
-	return record->retaken && error->sqlerrcode == ERRCODE_UNIQUE_VIOLATION;
+	return record->retaken && error->sqlerrcode == ERRCODE_UNIQUE_VIOLATION &&
+		error->constraint_name != NULL &&
+		strcmp(error->constraint_name, "rejected_writes_pkey") == 0;
 }
 
 /* In a subtransaction: NULL, or the message of the error that undid it all. */

@@ -26,6 +26,10 @@
 #error "lease_fence supports PostgreSQL 15 to 18"
 #endif
 
+#ifndef USE_FLOAT8_BYVAL
+#error "lease_fence wants 64-bit values that are passed by value"
+#endif
+
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
 #endif

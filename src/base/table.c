@@ -7,7 +7,7 @@
  * workers: grants and the audit.
  *
  * The executor's own steps, without a plan to start and to end for each row.
- * Whatever indexes and constraints the DBA has added hold.
+ * Whatever columns, indexes and checks the DBA has added count.
  */
 #include "postgres.h"
 
@@ -16,6 +16,9 @@
 #include "base/table.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
+#include "optimizer/optimizer.h"
+#include "rewrite/rewriteHandler.h"
+#include "utils/rel.h"
 
 struct LfTableWriter
 {
@@ -23,14 +26,40 @@ struct LfTableWriter
 	EState	   *estate;
 	ResultRelInfo *result;
 	TupleTableSlot *slot;
+	int			count;			/* columns that are given with each row */
+	ExprState **defaults;		/* of the others; NULL: none */
 };
 
+static void
+prepare_defaults(LfTableWriter *writer)
+{
+	TupleDesc	desc = RelationGetDescr(writer->table);
+
+	if (desc->natts < writer->count)
+		elog(ERROR, "table \"%s\" has %d columns instead of %d",
+			 RelationGetRelationName(writer->table), desc->natts, writer->count);
+	writer->defaults = palloc0(desc->natts * sizeof(ExprState *));
+	for (int i = writer->count; i < desc->natts; i++)
+	{
+		Form_pg_attribute attribute = TupleDescAttr(desc, i);
+		Expr	   *expression;
+
+		if (attribute->attisdropped || attribute->attgenerated != '\0')
+			continue;
+		expression = (Expr *) build_column_default(writer->table, i + 1);
+		if (expression != NULL)
+			writer->defaults[i] = ExecInitExpr(expression_planner(expression), NULL);
+	}
+}
+
 LfTableWriter *
-lf_table_open(Oid relation, bool triggers)
+lf_table_open(Oid relation, int count, bool triggers)
 {
 	LfTableWriter *writer = palloc(sizeof(LfTableWriter));
 
 	writer->table = table_open(relation, RowExclusiveLock);
+	writer->count = count;
+	prepare_defaults(writer);
 	writer->estate = CreateExecutorState();
 	writer->estate->es_output_cid = GetCurrentCommandId(true);
 	writer->result = makeNode(ResultRelInfo);
@@ -41,29 +70,52 @@ lf_table_open(Oid relation, bool triggers)
 	writer->slot = ExecInitExtraTupleSlot(writer->estate, RelationGetDescr(writer->table),
 										  &TTSOpsVirtual);
 	AfterTriggerBeginQuery();
+	ExecBSInsertTriggers(writer->estate, writer->result);
 	return writer;
+}
+
+static void
+fill_slot(LfTableWriter *writer, const Datum *values, const bool *nulls)
+{
+	TupleTableSlot *slot = writer->slot;
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	ExprContext *context = GetPerTupleExprContext(writer->estate);
+
+	ExecClearTuple(slot);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		slot->tts_values[i] = 0;
+		slot->tts_isnull[i] = true;
+		if (TupleDescAttr(desc, i)->attisdropped)
+			continue;
+		if (i < writer->count)
+		{
+			slot->tts_values[i] = values[i];
+			slot->tts_isnull[i] = nulls[i];
+		}
+		else if (writer->defaults[i] != NULL)
+			slot->tts_values[i] = ExecEvalExprSwitchContext(writer->defaults[i], context,
+															&slot->tts_isnull[i]);
+	}
+	ExecStoreVirtualTuple(slot);
 }
 
 bool
 lf_table_add(LfTableWriter *writer, Datum *values, bool *nulls)
 {
-	TupleTableSlot *slot = writer->slot;
-	int			natts = slot->tts_tupleDescriptor->natts;
-
-	ExecClearTuple(slot);
-	memcpy(slot->tts_values, values, natts * sizeof(Datum));
-	memcpy(slot->tts_isnull, nulls, natts * sizeof(bool));
-	ExecStoreVirtualTuple(slot);
-	ExecSimpleRelationInsert(writer->result, writer->estate, slot);
+	fill_slot(writer, values, nulls);
+	ExecSimpleRelationInsert(writer->result, writer->estate, writer->slot);
 	ResetPerTupleExprContext(writer->estate);
-	return ItemPointerIsValid(&slot->tts_tid);
+	return ItemPointerIsValid(&writer->slot->tts_tid);
 }
 
 void
 lf_table_close(LfTableWriter *writer)
 {
+	ExecASInsertTriggers(writer->estate, writer->result, NULL);
 	AfterTriggerEndQuery(writer->estate);
 	ExecCloseIndices(writer->result);
+	ExecCloseResultRelations(writer->estate);	/* those that triggers opened */
 	ExecResetTupleTable(writer->estate->es_tupleTable, false);
 	FreeExecutorState(writer->estate);
 	table_close(writer->table, NoLock);
@@ -71,9 +123,9 @@ lf_table_close(LfTableWriter *writer)
 }
 
 void
-lf_table_insert(Oid relation, Datum *values, bool *nulls)
+lf_table_insert(Oid relation, int count, Datum *values, bool *nulls)
 {
-	LfTableWriter *writer = lf_table_open(relation, false);
+	LfTableWriter *writer = lf_table_open(relation, count, false);
 
 	lf_table_add(writer, values, nulls);
 	lf_table_close(writer);

@@ -228,7 +228,7 @@ lf_add_profile(PG_FUNCTION_ARGS)
 	values[LF_PROFILE_ROLES - 1] = PG_ARGISNULL(8) ? (Datum) 0 : PG_GETARG_DATUM(8);
 	values[LF_PROFILE_SYSTEM_IDENTIFIER - 1] = Int64GetDatum((int64) GetSystemIdentifier());
 	values[LF_PROFILE_DATABASE_OID - 1] = ObjectIdGetDatum(MyDatabaseId);
-	lf_table_insert(lf_catalog_required()->profiles, values, nulls);
+	lf_table_insert(lf_catalog_required()->profiles, LF_PROFILE_COLUMNS, values, nulls);
 	announce_change();
 	PG_RETURN_VOID();
 }

@@ -244,6 +244,12 @@ bytes_datum(const char *bytes, int length)
 	return PointerGetDatum(cstring_to_text_with_len(bytes, length));
 }
 
+LfTableWriter *
+lf_grants_open(void)
+{
+	return lf_table_open(lf_catalog_required()->grants, COLUMN_COUNT, true);
+}
+
 void
 lf_grants_add(LfTableWriter *writer, const LfGrant *grant)
 {

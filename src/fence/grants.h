@@ -28,7 +28,8 @@ extern bool lf_grants_try_lock(void);
 /* The highest token ever minted here, or 0. */
 extern int64 lf_grants_last_token(void);
 
-/* Worker: one more row for a writer of the table. */
+/* Worker: a writer for the table, to be closed as any other, and one more row. */
+extern LfTableWriter *lf_grants_open(void);
 extern void lf_grants_add(LfTableWriter *writer, const LfGrant *grant);
 
 #endif							/* LF_FENCE_GRANTS_H */

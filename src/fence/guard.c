@@ -98,7 +98,9 @@ check_row(LfGuardCall *call, HeapTuple row, bool needed)
 	if (!needed && verdict.reason == LF_REASON_MISSING)
 		return 0;
 	let_go(call);
-	lf_reject_write(&call->write, resource, NULL, &verdict);
+	/* what is said of the row can run a user's code, and the guard be read anew */
+	room = *resource;
+	lf_reject_write(&call->write, &room, NULL, &verdict);
 }
 
 /*

@@ -62,9 +62,11 @@ lf_guard_stamp_row(const LfGuardCall *call, HeapTuple row, int64 stamp)
 	Datum		value = Int64GetDatum(stamp);
 	int			number = column;
 	bool		isnull = false;
+	Datum		present;
 	HeapTuple	copy;
 
-	if (DatumGetInt64(heap_getattr(row, column, call->desc, &isnull)) == stamp && !isnull)
+	present = heap_getattr(row, column, call->desc, &isnull);
+	if (!isnull && DatumGetInt64(present) == stamp)
 		return row;
 	if (offset < 0 || HeapTupleHasNulls(row) ||
 		HeapTupleHeaderGetNatts(row->t_data) < column)

@@ -211,7 +211,7 @@ mint_all(void *arg)
 	lf_epoch_note_mint(token + work->count);
 	xid = GetCurrentFullTransactionId();
 
-	grants = lf_table_open(lf_catalog_required()->grants, true);
+	grants = lf_grants_open();
 	for (int i = 0; i < work->count; i++)
 	{
 		LfMint	   *mint = work->mints[i];

@@ -195,7 +195,7 @@ lf_operation_applied(const LfOperation *operation, int64 token, Jsonb *answer)
 	values[COLUMN_TOKEN - 1] = Int64GetDatum(token);
 	nulls[COLUMN_TOKEN - 1] = token == 0;
 	values[COLUMN_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
-	lf_table_insert(lf_catalog_required()->operations, values, nulls);
+	lf_table_insert(lf_catalog_required()->operations, COLUMN_COUNT, values, nulls);
 
 	/* the same statement may ask again */
 	CommandCounterIncrement();

@@ -102,9 +102,9 @@ schedule(LfTracked *tracked)
 	LfClock		now = lf_clock_now();
 	LfClock		latest = LF_CLOCK_NEVER;
 	LfClock		due;
+	int64		early = 0;
 	LfGrantState state;
 
-	tracked->early = 0;
 	/* a lease of our own is as a rule over before events are worth their price */
 	if (tracked->lock->watch && !tracked->listening)
 		latest = now + LISTEN_AFTER;
@@ -125,13 +125,14 @@ schedule(LfTracked *tracked)
 	if (state.watchdog && !is_to_renew(&state, now))
 	{
 		due = state.deadline - (state.ttl - state.ttl / 3);
-		tracked->early = state.ttl / 30;
+		/* once: a look that does not renew leaves it as near */
+		if (due - now > state.ttl / 30)
+			early = state.ttl / 30;
 	}
 	else
 		due = now + Max((state.deadline - now) / 3, LOOK_SOONEST);
-	if (latest < due)
-		tracked->early = 0;
 	lf_tracked_list_set_due(tracked, Min(latest, due));
+	tracked->early = latest < due ? 0 : early;
 }
 
 static void

@@ -96,6 +96,7 @@ lf_tracked_list_set_due(LfTracked *tracked, LfClock due)
 	if (tracked->queued)
 		pairingheap_remove(due_heap, &tracked->due_node);
 	tracked->due = due;
+	tracked->early = 0;
 	tracked->queued = true;
 	pairingheap_add(due_heap, &tracked->due_node);
 }

@@ -11,6 +11,7 @@
 #   $proxy->cut;       # closes all connections
 #   $proxy->refuse;    # nobody listens; until listen
 #   $proxy->connections    # that were made so far
+#   $proxy->holds('EVALSHA')    # is there such a word in what it has not passed on?
 
 package RedisProxy;
 
@@ -61,6 +62,7 @@ sub refuse { return $_[0]->_tell('refuse'); }
 sub listen { return $_[0]->_tell('listen'); }
 sub delay { return $_[0]->_tell("delay $_[1]"); }
 sub connections { return $_[0]->_tell('count'); }
+sub holds { return $_[0]->_tell("holds $_[1]"); }
 *pause = \&lose;
 
 sub _tell
@@ -141,7 +143,11 @@ sub _obey
 	}
 	close delete $self->{listener} if $order eq 'refuse' && $self->{listener};
 	$self->{listener} //= _listen($self->{port}) if $order eq 'listen';
-	syswrite $self->{control}, ($order eq 'count' ? $self->{made} : 'done') . "\n";
+	my $answer = 'done';
+	$answer = $self->{made} if $order eq 'count';
+	$answer = grep { index($_->[1] // '', $1) >= 0 } map { @{ $_->{queue} } } @{ $self->{lines} }
+	  if $order =~ /^holds (.*)/;
+	syswrite $self->{control}, "$answer\n";
 	return;
 }
 

@@ -158,6 +158,33 @@ is(sqlstate_of($node, 'shop', "UPDATE odd SET n = 2 WHERE name = 'sound'"),
 	'LF003', 'and the next one too');
 is($node->safe_psql('shop', "SELECT count(*) FROM lease_fence.rejected_writes WHERE resource = 'sound'"),
 	$before + 1, 'which is in the table');
+
+# ---- columns and triggers that a DBA has added ----
+
+$node->safe_psql(
+	'shop', q{
+	CREATE TABLE seen (what text, note text);
+	CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			INSERT INTO public.seen VALUES (TG_TABLE_NAME || ' ' || TG_LEVEL, CASE WHEN TG_LEVEL = 'ROW' THEN NEW.note END);
+			RETURN NULL;
+		END $$;
+	ALTER TABLE lease_fence.grants ADD COLUMN gone int, ADD COLUMN note text NOT NULL DEFAULT upper('granted'), ADD COLUMN empty text;
+	ALTER TABLE lease_fence.grants DROP COLUMN gone;
+	ALTER TABLE lease_fence.rejected_writes ADD COLUMN note text NOT NULL DEFAULT upper('rejected'), ADD COLUMN seen_at timestamptz;
+	CREATE TRIGGER see AFTER INSERT ON lease_fence.grants FOR EACH ROW EXECUTE FUNCTION see();
+	CREATE TRIGGER see AFTER INSERT ON lease_fence.rejected_writes FOR EACH ROW EXECUTE FUNCTION see();
+	CREATE TRIGGER see_all AFTER INSERT ON lease_fence.rejected_writes FOR EACH STATEMENT EXECUTE FUNCTION see();
+});
+my $noted = token_of($node, 'shop', 'noted');
+is($node->safe_psql('shop', "SELECT note, empty IS NULL, how_ended IS NULL FROM lease_fence.grants WHERE token = $noted"),
+	'GRANTED|t|t', 'a column that was added to grants has its default');
+is(sqlstate_of($node, 'shop', "UPDATE odd SET n = 2 WHERE name = 'sound'"), 'LF003', 'a write is rejected');
+is($node->safe_psql('shop', "SELECT note, seen_at IS NULL, rows FROM lease_fence.rejected_writes ORDER BY id DESC LIMIT 1"),
+	'REJECTED|t|1', 'and one of the audit');
+is($node->safe_psql('shop', "SELECT string_agg(what || ' ' || coalesce(note, '-'), ', ' ORDER BY what) FROM seen"),
+	'grants ROW GRANTED, rejected_writes ROW REJECTED, rejected_writes STATEMENT -', 'triggers after the row fire');
+unlike(slurp_file($node->logfile), qr/leak|not closed/, 'and leave nothing open');
 is(worker_pid($node, 'shop'), $pid, 'the worker lives through all of that');
 $node->safe_psql('shop', 'DROP FUNCTION poison CASCADE');
 ok(await_sql($node, 'shop', "SELECT how_ended = 'released' FROM lease_fence.grants WHERE token = $early"),

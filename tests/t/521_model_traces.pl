@@ -231,7 +231,7 @@ foreach my $profile (qw(s blind))
 	my $value = redis('GET', $r);
 	$proxy->hold;
 	is(must($holder, "SELECT lease_fence.release($t1)"), 't', "$what: it is released here");
-	wait_until('it waits for its answer', sub { status('far', 'queue') > 0 });
+	wait_until('it waits for its answer', sub { $proxy->holds('EVALSHA') });
 	is(redis('GET', $r), $value, "$what: and is on its way to Redis");
 
 	# The worker goes another way, as after a failover of the network.
@@ -352,7 +352,7 @@ foreach my $profile (qw(s blind))
 	my $a = adopt($r, 'a');
 	my $worker = worker_pid();
 	$proxy->hold;
-	wait_until('it is looked at', sub { status('far', 'queue') > 0 });
+	wait_until('it is looked at', sub { $proxy->holds('EVALSHA') });
 	kill 'STOP', $worker;
 	redis('PEXPIRE', $r, 60000);
 	my $before = scripts();
