@@ -62,11 +62,7 @@ def zookeeper(bench):
 
 
 def compile_callers(bench):
-    program = bench.folder + '/callers'
-    include = subprocess.run(['pg_config', '--includedir'], check=True, capture_output=True, text=True).stdout.strip()
-    subprocess.run(['gcc', '-O2', '-I' + include, CLIENTS + '/callers.c', CLIENTS + '/locks.c', '-o', program,
-                    '-lpq', '-lhiredis', '-lpthread'], check=True, stdin=subprocess.DEVNULL)
-    return program
+    return bench.build('callers', CLIENTS + '/locks.c', '-lpq', '-lhiredis', '-lpthread')
 
 
 def database(server):

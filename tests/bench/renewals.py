@@ -213,7 +213,7 @@ def run(bench):
         for in_redis in (True,) if bench.quick else (False, True):
             places.append(Place(bench, size, in_redis, ttl))
             names.append((size, 'Redis' if in_redis else 'this database'))
-    program = bench.client('renew', '-lhiredis')
+    program = bench.build('renew', '-lhiredis')
     measure_idle(places, 1 if bench.quick else 5)
     for place in places:
         place.take()

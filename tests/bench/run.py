@@ -52,7 +52,7 @@ class Bench:
         return self.running[-1]
 
     def build(self, name, *options):
-        """The program made of clients/NAME.c with libpq, or NAME.so with -shared."""
+        """The program made of clients/NAME.c, or NAME.so with -shared."""
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'clients', name + '.c')
         program = f'{self.folder}/{name}' + ('.so' if '-shared' in options else '')
         folders = [first_line('pg_config', '--' + which) for which in ('includedir', 'includedir-server', 'libdir')]
@@ -64,13 +64,6 @@ class Bench:
         """Any other server: something with stop()."""
         self.running.append(process)
         return process
-
-    def client(self, name, *libraries):
-        """Compiles clients/NAME.c: the program."""
-        program = f'{self.folder}/{name}'
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'clients', name + '.c')
-        subprocess.run(['gcc', '-O2', '-Wall', '-Werror', '-o', program, source, *libraries], check=True)
-        return program
 
     def say(self, text):
         print(text, file=sys.stderr, flush=True)

@@ -179,15 +179,8 @@ class Redis:
         self.process.wait()
 
 
-def cpu_seconds(pid):
-    """What a process has used so far, its own and the kernel's for it."""
-    with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
-        fields = file.read().rpartition(')')[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')
-
-
 def worked_seconds(pid):
-    """The same of a process with one thread, to the nanosecond."""
+    """What a process with one thread has used so far, to the nanosecond."""
     with open(f'/proc/{pid}/schedstat', encoding='utf-8') as file:
         return int(file.read().split()[0]) / 1e9
 

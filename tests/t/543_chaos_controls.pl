@@ -10,17 +10,8 @@
 use strict;
 use warnings;
 
-use FindBin;
-use RedisPython;
-use RedisServer;
+use ChaosRun;
 use Test::More;
-
-my $chaos = "$FindBin::RealBin/../chaos";
-my $python = RedisPython::available();
-
-plan skip_all => 'no redis-server here' unless RedisServer::available();
-plan skip_all => 'no python with redis and psycopg2 here'
-  unless $python && system("$python -c 'import psycopg2, redis' >/dev/null 2>&1") == 0;
 
 my $seconds = $ENV{CHAOS_SECONDS} // 25;
 my $seed = $ENV{CHAOS_SEED} // int(rand(1e9));
@@ -28,26 +19,16 @@ my $seed = $ENV{CHAOS_SEED} // int(rand(1e9));
 sub start
 {
 	my ($guard, $seed) = @_;
-	open my $run, '-|', $python, "$chaos/run.py", '--seconds', $seconds, '--seed', $seed,
-	  '--guard', $guard, '--sql', 32, '--redis', 0, '--other', 0, '--per-process', 8,
-	  '--resources', 'pg:6', '--careless', 0.8,
-	  '--faults', 'client_stop,backend_stop,client_kill,cancel,terminate'
-	  or die "$python: $!";
-	return $run;
-}
-
-sub output_of
-{
-	my ($run) = @_;
-	my $output = do { local $/; readline $run };
-	close $run;
-	return $output;
+	return start_chaos('--seconds', $seconds, '--seed', $seed,
+		'--guard', $guard, '--sql', 32, '--redis', 0, '--other', 0, '--per-process', 8,
+		'--resources', 'pg:6', '--careless', 0.8,
+		'--faults', 'client_stop,backend_stop,client_kill,cancel,terminate');
 }
 
 # All at the same time: they sleep most of theirs.
 my @guards = ('none', 'stamp', 'check', 'share', 'split', 'fence');
 my %run = map { $_ => start($_, $seed) } @guards;
-my %output = map { $_ => output_of($run{$_}) } @guards;
+my %output = map { $_ => output_of_chaos($run{$_}) } @guards;
 
 foreach my $guard (grep { $_ ne 'fence' } @guards)
 {
@@ -56,7 +37,7 @@ foreach my $guard (grep { $_ ne 'fence' } @guards)
 	# FOR SHARE is nearly good enough to come through once.
 	while (!$caught && $tries++ < 3)
 	{
-		$output{$guard} = output_of(start($guard, $seed + $tries)) if $tries > 1;
+		$output{$guard} = output_of_chaos(start($guard, $seed + $tries)) if $tries > 1;
 		($caught) = $output{$guard} =~ /^the checker caught (.*)$/m;
 	}
 	ok($caught, "guard $guard is caught within " . $seconds * $tries . ' s') or diag $output{$guard};

@@ -8,31 +8,15 @@
 use strict;
 use warnings;
 
-use FindBin;
-use RedisPython;
-use RedisServer;
+use ChaosRun;
 use Test::More;
-
-my $chaos = "$FindBin::RealBin/../chaos";
-my $python = RedisPython::available();
-
-plan skip_all => 'no redis-server here' unless RedisServer::available();
-plan skip_all => 'no python with redis and psycopg2 here'
-  unless $python && system("$python -c 'import psycopg2, redis' >/dev/null 2>&1") == 0;
 
 my $seconds = $ENV{CHAOS_SECONDS} // 40;
 my @seed = defined $ENV{CHAOS_SEED} ? ('--seed', $ENV{CHAOS_SEED}) : ();
 
-open my $run, '-|', $python, "$chaos/run.py", '--seconds', $seconds, @seed, '--every', 1,
-  '--faults', 'promote_sync:2,promote_async:2,cancel,terminate,client_stop,worker_stop'
-  or die "$python: $!";
-my $output = '';
-while (my $line = <$run>)
-{
-	$output .= $line;
-	diag $line if $line =~ /^(seed|operations|faults|committed|lost|slowest)/;
-}
-close $run;
+my $run = start_chaos('--seconds', $seconds, @seed, '--every', 1,
+	'--faults', 'promote_sync:2,promote_async:2,cancel,terminate,client_stop,worker_stop');
+my $output = output_of_chaos($run, qr/^(seed|operations|faults|committed|lost|slowest)/);
 is($?, 0, "nothing is violated in $seconds s, and there is progress afterwards") or diag $output;
 like($output, qr/^no violation of I1 to I8$/m, 'the checker says so');
 like($output, qr/^faults: .*promote_async \d+, promote_sync \d+/m, 'promotions of both kinds');
