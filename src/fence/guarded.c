@@ -19,7 +19,6 @@
 #include "fence/guarded_call.h"
 #include "fence/present.h"
 #include "fence/reject.h"
-#include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
