@@ -301,27 +301,23 @@ check_snapshots(LfVerdict *verdict)
 }
 
 /* Steps 1 to 3, for a token that the first look admitted. */
-static bool
+static void
 lock_and_look(const LfResource *resource, uint32 hash, bool accept_lapsed,
 			  LfVerdict *verdict)
 {
-	bool		admitted;
-
 	LF_POINT("check-looked");
 	if (!lf_token_lock_share(verdict->token))
 	{
 		if (second_look(resource, hash, accept_lapsed, verdict))
 			lock_table_is_full();
-		return false;
+		return;
 	}
 	LF_POINT("check-locked");
-	admitted = second_look(resource, hash, accept_lapsed, verdict) && check_snapshots(verdict);
-	if (admitted)
+	if (second_look(resource, hash, accept_lapsed, verdict) && check_snapshots(verdict))
 		verdict->locked = true;
 	else
 		lf_token_unlock_share(verdict->token);
 	LF_POINT("check-done");
-	return admitted;
 }
 
 /*
