@@ -3,8 +3,8 @@
  *		The writer's steps: may this transaction write to that resource now?
  *
  * Runs in backends, in the guard's trigger at each row.  Look, lock, look
- * again; then the snapshot.  There is no "already checked" flag: ROLLBACK TO
- * SAVEPOINT takes the lock away and would leave the flag.
+ * again; then the snapshot.  There is no "already checked" flag: each row looks
+ * at the grant, and asks token_lock.c whether its lock is there.
  *
  * What must end well: a mint that begins between the two looks (the lock is not
  * to be had, or the second look sees it), an entry that is not in memory (it is
@@ -322,8 +322,8 @@ lock_and_look(const LfResource *resource, uint32 hash, bool accept_lapsed,
 
 /*
  * All steps.  Where this transaction has the lock already, the first look was one
- * under the lock: it is the second one too.  That is asked of the lock table each
- * time, and what a savepoint took is gone from there when it is rolled back.
+ * under the lock: it is the second one too.  What a savepoint took is not had any
+ * more when it is rolled back.
  */
 static void
 look_and_lock(const LfResource *resource, uint32 hash, int64 floor,

@@ -30,6 +30,13 @@
 static int	locks_taken = 0;
 static int	locks_at_level[COUNTED_LEVELS];
 
+/*
+ * A lock that is shared for sure, so that a statement of many rows does not ask
+ * the table of locks for each; 0: none is known.  It is forgotten before the lock
+ * can go: by our own unlock, a savepoint that is rolled back, the transaction's end.
+ */
+static int64 known_shared = 0;
+
 void
 lf_token_lock_tag(LOCKTAG *tag, int64 token)
 {
@@ -75,8 +82,13 @@ lf_token_lock_is_shared(int64 token)
 {
 	LOCKTAG		tag;
 
+	if (token == known_shared)
+		return true;
 	lf_token_lock_tag(&tag, token);
-	return lf_lock_held(&tag, ShareLock);
+	if (!lf_lock_held(&tag, ShareLock))
+		return false;
+	known_shared = token;
+	return true;
 }
 
 void
@@ -85,6 +97,7 @@ lf_token_unlock_share(int64 token)
 	LOCKTAG		tag;
 	ResourceOwner saved = CurrentResourceOwner;
 
+	known_shared = 0;
 	lf_token_lock_tag(&tag, token);
 	CurrentResourceOwner = CurTransactionResourceOwner;
 	LockRelease(&tag, ShareLock, false);
@@ -121,19 +134,24 @@ lf_token_lock_minter(void)
 }
 
 static void
-forget_count(XactEvent event, void *arg)
+forget_locks(XactEvent event, void *arg)
 {
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
 		event == XACT_EVENT_PREPARE)
+	{
 		locks_taken = 0;
+		known_shared = 0;
+	}
 }
 
 static void
-restore_count(SubXactEvent event, SubTransactionId mySubid,
-			  SubTransactionId parentSubid, void *arg)
+follow_savepoint(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
 {
 	int			level = GetCurrentTransactionNestLevel();
 
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		known_shared = 0;
 	if (level >= COUNTED_LEVELS)
 		return;
 	if (event == SUBXACT_EVENT_START_SUB)
@@ -145,6 +163,6 @@ restore_count(SubXactEvent event, SubTransactionId mySubid,
 void
 lf_token_lock_install(void)
 {
-	RegisterXactCallback(forget_count, NULL);
-	RegisterSubXactCallback(restore_count, NULL);
+	RegisterXactCallback(forget_locks, NULL);
+	RegisterSubXactCallback(follow_savepoint, NULL);
 }
