@@ -128,7 +128,9 @@ classify(const LfResource *resource, LfVerdict *verdict)
 		else if (lf_resource_equal(&grant.resource, resource))
 		{
 			verdict->token = tokens[i];
-			verdict->reason = reason_in_table(&grant);
+			verdict->presented = grant.holder;
+			verdict->reason = verdict->current.token > tokens[i] ? LF_REASON_SUPERSEDED :
+				reason_in_table(&grant);
 			break;
 		}
 	}
@@ -361,6 +363,7 @@ lf_check_resource(const LfResource *resource, bool accept_lapsed,
 	verdict->kind = LF_VERDICT_ACCEPTED;
 	verdict->token = 0;
 	verdict->locked = false;
+	verdict->presented.length = 0;
 	memset(&verdict->current, 0, sizeof(verdict->current));
 	if (!lf_epoch_confirmed(&floor))
 		refuse_unconfirmed(verdict);

@@ -24,6 +24,8 @@ typedef struct LfVerdict
 	bool		locked;			/* accepted: this check took the share lock,
 								 * which the transaction did not have yet */
 	LfGrantState current;		/* the latest grant; token 0: none known */
+	LfHolder	presented;		/* of a rejection: to whom token was granted,
+								 * where the check came by it; else empty */
 } LfVerdict;
 
 /*

@@ -149,7 +149,11 @@ fill_rejection(LfRejection *rejection, const LfWrite *write,
 	if (resource != NULL && verdict->current.token != 0 &&
 		lf_entry_read(resource, current))
 		rejection->current_holder = &current->holder;
-	if (verdict->token != 0 && lf_grants_by_token(verdict->token, presented))
+	if (verdict->presented.length > 0)
+		rejection->presented_holder = &verdict->presented;
+	else if (rejection->current_holder != NULL && current->state.token == verdict->token)
+		rejection->presented_holder = rejection->current_holder;
+	else if (verdict->token != 0 && lf_grants_by_token(verdict->token, presented))
 		rejection->presented_holder = &presented->holder;
 }
 
