@@ -24,11 +24,13 @@
 #include "executor/spi.h"
 #include "fence/ends.h"
 #include "storage/lmgr.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #define ENDS_PER_BATCH 256
+#define ENDS_PER_STATEMENT 64	/* each row looks for itself among them */
 #define SINGLY_LIMIT INT64CONST(500000)
 
 static SPIPlanPtr end_plan = NULL;
@@ -51,7 +53,7 @@ typedef struct PutOff
 
 static PutOff put_off[64];
 
-/* ---- one row ---- */
+/* ---- rows ---- */
 
 /* Counted, and told to who listens, when the table says so for the first time. */
 static void
@@ -80,41 +82,64 @@ announce_end(int64 token, LfOver how, const LfResource *resource)
 	}
 }
 
+/* The row that was updated, of these ends. */
 static void
-read_resource(LfResource *resource)
+announce_row(HeapTuple row, TupleDesc desc, const LfEnd *ends, int count)
 {
 	bool		isnull;
-	text	   *name = DatumGetTextPP(SPI_getbinval(SPI_tuptable->vals[0],
-												   SPI_tuptable->tupdesc, 1, &isnull));
+	int64		token = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
+	LfResource	resource;
 
-	lf_resource_of_text(resource, name);
+	lf_resource_of_text(&resource, DatumGetTextPP(SPI_getbinval(row, desc, 2, &isnull)));
+	for (int i = 0; i < count; i++)
+	{
+		if (ends[i].token == token)
+			announce_end(token, ends[i].how, &resource);
+	}
 }
 
-void
-lf_ends_update(int64 token, LfOver how, TimestampTz at)
+/* One statement for all: starting it costs more than what it does for a row. */
+static void
+update_rows(const LfEnd *ends, int count)
 {
-	Oid			types[] = {INT8OID, TEXTOID, TIMESTAMPTZOID};
+	Oid			types[] = {INT8ARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID};
+	Datum		tokens[ENDS_PER_STATEMENT];
+	Datum		hows[ENDS_PER_STATEMENT];
+	Datum		times[ENDS_PER_STATEMENT];
 	Datum		values[3];
 
 	if (end_plan == NULL)
 	{
-		end_plan = SPI_prepare("UPDATE lease_fence.grants SET how_ended = $2, ended_at = $3"
-							   " WHERE token OPERATOR(pg_catalog.=) $1 AND ended_at IS NULL"
-							   " RETURNING resource",
+		end_plan = SPI_prepare("UPDATE lease_fence.grants"
+							   " SET how_ended = ($2)[pg_catalog.array_position($1, token)],"
+							   " ended_at = ($3)[pg_catalog.array_position($1, token)]"
+							   " WHERE token OPERATOR(pg_catalog.=) ANY ($1) AND ended_at IS NULL"
+							   " RETURNING token, resource",
 							   lengthof(types), types);
 		SPI_keepplan(end_plan);
 	}
-	values[0] = Int64GetDatum(token);
-	values[1] = CStringGetTextDatum(lf_over_name(how));
-	values[2] = TimestampTzGetDatum(at);
-	SPI_execute_plan(end_plan, values, NULL, false, 0);
-	if (SPI_processed == 1)
+	for (int i = 0; i < count; i++)
 	{
-		LfResource	resource;
-
-		read_resource(&resource);
-		announce_end(token, how, &resource);
+		tokens[i] = Int64GetDatum(ends[i].token);
+		hows[i] = CStringGetTextDatum(lf_over_name(ends[i].how));
+		times[i] = TimestampTzGetDatum(ends[i].at);
 	}
+	values[0] = PointerGetDatum(construct_array(tokens, count, INT8OID, sizeof(int64),
+												true, TYPALIGN_DOUBLE));
+	values[1] = PointerGetDatum(construct_array(hows, count, TEXTOID, -1, false, TYPALIGN_INT));
+	values[2] = PointerGetDatum(construct_array(times, count, TIMESTAMPTZOID, sizeof(TimestampTz),
+												true, TYPALIGN_DOUBLE));
+	SPI_execute_plan(end_plan, values, NULL, false, 0);
+	for (uint64 i = 0; i < SPI_processed; i++)
+		announce_row(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, ends, count);
+	SPI_freetuptable(SPI_tuptable);
+}
+
+void
+lf_ends_update(const LfEnd *ends, int count)
+{
+	for (int i = 0; i < count; i += ENDS_PER_STATEMENT)
+		update_rows(&ends[i], Min(count - i, ENDS_PER_STATEMENT));
 }
 
 /* ---- what is put off ---- */
@@ -214,8 +239,7 @@ write_ends(void *arg)
 	if (!must_be_flushed(work))
 		commit_without_waiting();
 	SPI_connect();
-	for (int i = 0; i < work->count; i++)
-		lf_ends_update(work->ends[i].token, work->ends[i].how, work->ends[i].at);
+	lf_ends_update(work->ends, work->count);
 	SPI_finish();
 	LF_POINT("ends-inserted");
 }

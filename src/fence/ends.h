@@ -8,10 +8,11 @@
 #include "fence/entry.h"
 
 /*
- * Writes one end, if the table does not have it yet; counts it then, and tells
- * who listens.  Inside a transaction and SPI, with the table locked.
+ * Writes ends, of different tokens; those that the table does not have yet are
+ * counted, and told to who listens.  Inside a transaction and SPI, with the table
+ * locked.
  */
-extern void lf_ends_update(int64 token, LfOver how, TimestampTz at);
+extern void lf_ends_update(const LfEnd *ends, int count);
 
 /*
  * taken is told of each end before it is written, once at least: one that is

@@ -217,14 +217,23 @@ lf_grants_latest(const LfResource *resource, LfGrant *grant)
 	return scan_one(lf_catalog_required()->grants_resource_index, &key, true, grant);
 }
 
+/*
+ * Asked for those from the last known one on, as a scan that is bounded reads no
+ * more of the index' last page than it needs.
+ */
 int64
 lf_grants_last_token(void)
 {
+	static int64 known = 0;
+	Oid			index = lf_catalog_required()->grants_token_index;
+	ScanKeyData key;
 	LfGrant		grant;
 
-	if (!scan_one(lf_catalog_required()->grants_token_index, NULL, true, &grant))
+	ScanKeyInit(&key, COLUMN_TOKEN, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(known));
+	if (!scan_one(index, &key, true, &grant) && !scan_one(index, NULL, true, &grant))
 		return 0;
-	return grant.state.token;
+	known = grant.state.token;
+	return known;
 }
 
 /* ---- writing ---- */

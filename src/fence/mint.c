@@ -181,6 +181,27 @@ write_terminations(LfMint *mint)
 	}
 }
 
+/* Of the grants that these replace. */
+static void
+write_old_ends(const MintWork *work)
+{
+	LfEnd	   *ends = palloc0(work->count * sizeof(LfEnd));
+	int			count = 0;
+
+	for (int i = 0; i < work->count; i++)
+	{
+		const LfMint *mint = work->mints[i];
+
+		if (mint->old.token == 0 || mint->old_end_written)
+			continue;
+		ends[count].token = mint->old.token;
+		ends[count].how = mint->old.over;
+		ends[count++].at = mint->grant.granted_at;
+	}
+	lf_ends_update(ends, count);
+	pfree(ends);
+}
+
 /*
  * The last token is read inside the transaction that mints: with one minter,
  * the highest committed token is the highest there is.
@@ -224,14 +245,9 @@ mint_all(void *arg)
 	lf_table_close(grants);
 
 	SPI_connect();
+	write_old_ends(work);
 	for (int i = 0; i < work->count; i++)
-	{
-		LfMint	   *mint = work->mints[i];
-
-		if (mint->old.token != 0 && !mint->old_end_written)
-			lf_ends_update(mint->old.token, mint->old.over, mint->grant.granted_at);
-		write_terminations(mint);
-	}
+		write_terminations(work->mints[i]);
 	SPI_finish();
 	LF_POINT("mint-inserted");
 }
