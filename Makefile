@@ -117,9 +117,9 @@ PG_CPPFLAGS += -DLF_TLS
 SHLIB_LINK += -lhiredis_ssl -lssl -lcrypto
 endif
 
-# The scripts that Redis runs, as C: each begins with lock.lua.
+# The scripts that Redis runs, as C: a first look of some, lock.lua, and their own.
 LUA_SCRIPTS = acquire renew check release
-LUA_FILES = $(patsubst %,$(srcdir)/src/lua/%.lua,lock $(LUA_SCRIPTS))
+LUA_FILES = $(wildcard $(srcdir)/src/lua/*.lua)
 LUA_HEADER = src/coordinator/redis_script_text.h
 EXTRA_CLEAN = $(LUA_HEADER)
 
@@ -135,7 +135,8 @@ $(LUA_HEADER): $(LUA_FILES)
 	@mkdir -p $(@D)
 	(for name in $(LUA_SCRIPTS); do \
 		echo "static const char $${name}_lua[] =" && \
-		cat $(srcdir)/src/lua/lock.lua $(srcdir)/src/lua/$$name.lua | \
+		first=$(srcdir)/src/lua/$${name}_first.lua && { [ -e "$$first" ] || first=; } && \
+		cat $$first $(srcdir)/src/lua/lock.lua $(srcdir)/src/lua/$$name.lua | \
 			sed -e 's/[\\"]/\\&/g' -e 's/^/"/' -e 's/$$/\\n"/' && \
 		echo ";" || exit 1; \
 	done) >$@.new && mv $@.new $@

@@ -66,10 +66,16 @@ lf_lock_value_equal(const LfLockValue *a, const LfLockValue *b)
 	return a->length == b->length && memcmp(a->bytes, b->bytes, a->length) == 0;
 }
 
+static inline Size
+lf_lock_value_size(const LfLockValue *value)
+{
+	return offsetof(LfLockValue, bytes) + value->length;
+}
+
 static inline void
 lf_lock_value_copy(LfLockValue *to, const LfLockValue *from)
 {
-	memcpy(to, from, offsetof(LfLockValue, bytes) + from->length);
+	memcpy(to, from, lf_lock_value_size(from));
 }
 
 /*

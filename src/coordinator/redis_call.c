@@ -14,9 +14,10 @@
 #include "base/compat.h"
 #include "coordinator/redis_script.h"
 #include "coordinator/redis_server.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 
-/* Ends with the lock, which is allocated as far as its key goes. */
+/* Value, lock and what is to be replaced lie behind it, as far as their bytes go. */
 typedef struct ScriptCall
 {
 	LfRedisCall head;
@@ -27,9 +28,9 @@ typedef struct ScriptCall
 	int64		ttl;
 	bool		sent;
 	bool		whole;			/* the text was sent, not its hash */
-	LfLockValue value;
-	LfLockValue instead;
-	LfLock		lock;
+	LfLock	   *lock;
+	LfLockValue *value;
+	LfLockValue *instead;		/* NULL: none */
 } ScriptCall;
 
 /* Those that could not even be asked: told so in the next pass. */
@@ -38,9 +39,9 @@ static dlist_head refused = DLIST_STATIC_INIT(refused);
 static void
 tell(ScriptCall *call, const LfLockAnswer *answer)
 {
-	LfLockQuestion question = {call->call, &call->lock, &call->value, call->ttl, call->id};
+	LfLockQuestion question = {call->call, call->lock, call->value, call->ttl, call->id};
 
-	lf_server_of(call->lock.server)->queue--;
+	lf_server_of(call->lock->server)->queue--;
 	call->done(&question, answer);
 	pfree(call);
 }
@@ -59,6 +60,24 @@ tell_unknown(ScriptCall *call, const char *problem)
 	tell(call, &answer);
 }
 
+/* What the script does not use of its arguments is not sent. */
+static int
+count_arguments(LfLockCall call)
+{
+	switch (call)
+	{
+		case LF_LOCK_TAKE:
+			return 4;
+		case LF_LOCK_RENEW:
+			return 3;
+		case LF_LOCK_CHECK:
+		case LF_LOCK_VERIFY:
+		case LF_LOCK_RELEASE:
+			break;
+	}
+	return 2;
+}
+
 static void
 send_script(LfServer *server, ScriptCall *call)
 {
@@ -67,29 +86,28 @@ send_script(LfServer *server, ScriptCall *call)
 	const char *argv[8];
 	size_t		lengths[8];
 
-	snprintf(ttl, sizeof(ttl), INT64_FORMAT, call->ttl / 1000);
 	argv[0] = call->whole ? "EVAL" : "EVALSHA";
 	lengths[0] = strlen(argv[0]);
 	argv[1] = call->whole ? script->text : script->sha;
 	lengths[1] = strlen(argv[1]);
 	argv[2] = "1";
 	lengths[2] = 1;
-	argv[3] = call->lock.key;
-	lengths[3] = call->lock.key_length;
-	argv[4] = call->lock.shape == LF_SHAPE_REDISSON ? "h" : "s";
+	argv[3] = call->lock->key;
+	lengths[3] = call->lock->key_length;
+	argv[4] = call->lock->shape == LF_SHAPE_REDISSON ? "h" : "s";
 	lengths[4] = 1;
-	argv[5] = call->value.bytes;
-	lengths[5] = call->value.length;
+	argv[5] = call->value->bytes;
+	lengths[5] = call->value->length;
 	argv[6] = ttl;
-	lengths[6] = strlen(ttl);
-	argv[7] = call->instead.bytes;
-	lengths[7] = call->instead.length;
+	lengths[6] = pg_lltoa(call->ttl / 1000, ttl);
+	argv[7] = call->instead == NULL ? "" : call->instead->bytes;
+	lengths[7] = call->instead == NULL ? 0 : call->instead->length;
 	if (call->call == LF_LOCK_VERIFY)
 		lf_greet_ask_role(server);
 	call->sent = true;
 	call->asked = lf_clock_now();
 	server->used_at = call->asked;
-	lf_server_send(server, &call->head, lengthof(argv), argv, lengths);
+	lf_server_send(server, &call->head, 4 + count_arguments(call->call), argv, lengths);
 }
 
 /* An error reply: most are about this one call, some about the connection. */
@@ -112,6 +130,23 @@ take_error(LfServer *server, ScriptCall *call, const redisReply *reply)
 		lf_server_fail(server, problem);
 }
 
+/*
+ * State and time left, or of renew the time that we asked for: that number and no
+ * other, which a reply that is not ours will hardly be.
+ */
+static bool
+read_answer(const ScriptCall *call, const redisReply *reply, LfLockAnswer *answer)
+{
+	if (reply->type == REDIS_REPLY_INTEGER)
+		return call->call == LF_LOCK_RENEW && reply->integer == call->ttl / 1000 &&
+			lf_redis_script_answer(LF_LOCK_HELD, reply->integer, answer);
+	return reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+		reply->element[0]->type == REDIS_REPLY_INTEGER &&
+		reply->element[1]->type == REDIS_REPLY_INTEGER &&
+		lf_redis_script_answer(reply->element[0]->integer,
+							   reply->element[1]->integer, answer);
+}
+
 static void
 take_reply(LfServer *server, LfRedisCall *head, const redisReply *reply)
 {
@@ -128,18 +163,14 @@ take_reply(LfServer *server, LfRedisCall *head, const redisReply *reply)
 		take_error(server, call, reply);
 		return;
 	}
-	memset(&answer, 0, sizeof(answer));
-	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-		reply->element[0]->type != REDIS_REPLY_INTEGER ||
-		reply->element[1]->type != REDIS_REPLY_INTEGER ||
-		!lf_redis_script_answer(reply->element[0]->integer,
-								reply->element[1]->integer, &answer))
+	answer.sent = false;
+	answer.asked = call->asked;
+	if (!read_answer(call, reply, &answer))
 	{
 		tell_unknown(call, "the reply is not one of our scripts'");
 		lf_server_fail(server, "a reply is not one of our scripts'");
 		return;
 	}
-	answer.asked = call->asked;
 	lf_server_note_success(server);
 	tell(call, &answer);
 }
@@ -148,21 +179,29 @@ static ScriptCall *
 make_call(LfLockCall kind, const LfLock *lock, const LfLockValue *value,
 		  const LfLockValue *instead, int64 ttl, uint64 id, LfLockCallback done)
 {
+	Size		lock_size = MAXALIGN(lf_lock_size(lock));
+	Size		value_size = MAXALIGN(lf_lock_value_size(value));
+	Size		instead_size = instead == NULL ? 0 : lf_lock_value_size(instead);
 	ScriptCall *call = MemoryContextAlloc(lf_server_context(),
-										  offsetof(ScriptCall, lock) + lf_lock_size(lock));
+										  MAXALIGN(sizeof(ScriptCall)) + lock_size + value_size + instead_size);
+	char	   *place = (char *) call + MAXALIGN(sizeof(ScriptCall));
 
 	call->head.replied = take_reply;
 	call->call = kind;
 	call->done = done;
 	call->id = id;
-	call->asked = lf_clock_now();
 	call->ttl = ttl;
 	call->sent = call->whole = false;
-	lf_lock_value_copy(&call->value, value);
-	call->instead.length = 0;
+	call->asked = 0;
+	call->lock = memcpy(place, lock, lf_lock_size(lock));
+	call->value = (LfLockValue *) (place + lock_size);
+	lf_lock_value_copy(call->value, value);
+	call->instead = NULL;
 	if (instead != NULL)
-		lf_lock_value_copy(&call->instead, instead);
-	memcpy(&call->lock, lock, lf_lock_size(lock));
+	{
+		call->instead = (LfLockValue *) (place + lock_size + value_size);
+		lf_lock_value_copy(call->instead, instead);
+	}
 	return call;
 }
 
@@ -210,7 +249,7 @@ lf_call_tell_refused(LfClock *next)
 	while (!dlist_is_empty(&now))
 	{
 		ScriptCall *call = dlist_container(ScriptCall, head.node, dlist_pop_head_node(&now));
-		const char *problem = lf_server_refusal(lf_server_of(call->lock.server));
+		const char *problem = lf_server_refusal(lf_server_of(call->lock->server));
 
 		tell_unknown(call, problem == NULL ? "it was not connected" : problem);
 	}

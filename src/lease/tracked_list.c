@@ -128,7 +128,7 @@ lf_tracked_list_insert(int64 token, const LfLock *lock, const LfLockValue *value
 	tracked = MemoryContextAllocZero(context, sizeof(LfTracked));
 	tracked->token = token;
 	tracked->lock = copy(lock, lf_lock_size(lock));
-	tracked->value = copy(value, offsetof(LfLockValue, bytes) + value->length);
+	tracked->value = copy(value, lf_lock_value_size(value));
 	entry = hash_search(by_token, &token, HASH_ENTER, &found);
 	Assert(!found);
 	entry->tracked = tracked;

@@ -1,11 +1,14 @@
--- What every script begins with: the arguments, and who has the lock.
+-- What every script begins with, after a first look (*_first.lua) that some take:
+-- the arguments, and who has the lock.
 --
 -- KEYS[1]  the lock's key, and no other: any slot of a cluster will do
--- ARGV     shape, value, ttl, instead.  Bytes; '' where a script does not use it.
+-- ARGV     shape, value, ttl, instead.  Bytes; those at the end that a script does
+--          not use may be missing.
 --          shape: 's', a string that is the holder; 'h', a hash whose field is
 --          the holder, as Redisson has it.  ttl: milliseconds.
 --
--- Every answer is { state, milliseconds left }, left -1: not known, or for ever.
+-- Every answer is { state, milliseconds left }, left -1: not known, or for ever; but
+-- renew's, when it set the time left: ttl alone.
 -- The states are numbered as in enum LfLockState.
 --
 -- There is no line "#!lua" at the top, on purpose: with one, Redis runs none of

@@ -137,6 +137,18 @@ pg_vsnprintf(char *to, size_t size, const char *format, va_list arguments)
 }
 
 int
+pg_lltoa(int64 value, char *to)
+{
+	return snprintf(to, 24, "%lld", (long long) value);
+}
+
+int
+pg_ultoa_n(uint32 value, char *to)
+{
+	return snprintf(to, 12, "%u", value);
+}
+
+int
 pg_snprintf(char *to, size_t size, const char *format,...)
 {
 	va_list		arguments;

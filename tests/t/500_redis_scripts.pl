@@ -13,7 +13,9 @@ use Test::More;
 plan skip_all => 'no redis-server here' unless RedisServer::available();
 
 my @states = qw(HELD OTHER ABSENT NO_EXPIRY WRONG_TYPE NO_GRANT);
-my %text = map { $_ => slurp("lock.lua") . slurp("$_.lua") } qw(acquire renew check release);
+my %first = map { $_ => slurp("${_}_first.lua") } qw(renew check);
+my %whole = map { $_ => slurp("lock.lua") . slurp("$_.lua") } qw(acquire renew check release);
+my %text = map { $_ => ($first{$_} // '') . $whole{$_} } keys %whole;
 
 my $redis = RedisServer->new;
 my $client = $redis->client;
@@ -26,13 +28,16 @@ sub slurp
 	return scalar <$file>;
 }
 
-# What a script answers: its state by name, and the time left; or an error.
+# What a script answers: its state by name, and the time left; or an error.  What it
+# does not need is not sent.  Of renew: ttl alone means that it is held so long.
 sub ask
 {
 	my ($script, $key, $shape, $value, %option) = @_;
-	my $answer = ($option{client} // $client)
-	  ->command('EVAL', $text{$script}, 1, $key, $shape, $value, $option{ttl} // '', $option{instead} // '');
+	my @words = ($shape, $value, $script eq 'acquire' || $script eq 'renew' ? $option{ttl} // '' : ());
+	push @words, $option{instead} // '' if $script eq 'acquire';
+	my $answer = ($option{client} // $client)->command('EVAL', $option{text} // $text{$script}, 1, $key, @words);
 
+	$answer = [ 0, $answer ] if $script eq 'renew' && defined $answer && $answer eq ($option{ttl} // '');
 	return $answer // 'nothing' unless ref $answer;
 	die "not two integers" unless @$answer == 2 && !grep { !/^-?\d+$/ } @$answer;
 	return wantarray ? ($states[ $answer->[0] ], $answer->[1]) : $states[ $answer->[0] ];
@@ -134,7 +139,9 @@ foreach my $marker ([ s => '' ], [ s => 'x_WRITERWAITING' ], [ h => '' ], [ h =>
 	redis($shape eq 's' ? ('SET', 'k', $value) : ('HSET', 'k', $value, 1));
 	redis(qw(PEXPIRE k 60000));
 	is(check('k', $shape, $value), 'NO_GRANT', "$shape: '$value' holds nothing");
+	is(renew('k', $shape, $value, ttl => 90000), 'NO_GRANT', "$shape: '$value' is not renewed");
 	is(release('k', $shape, $value), 'NO_GRANT', "$shape: '$value' is not released");
+	left_is(redis(qw(PTTL k)), 60000, "$shape: '$value' keeps the time it had");
 	redis('DEL', 'k');
 }
 redis(qw(HSET k mode write t:write 1));
@@ -142,6 +149,44 @@ redis(qw(PEXPIRE k 60000));
 is(check('k', 'h', 't:write'), 'HELD', 'h: a writer alone holds a lock for readers and writers');
 redis('SET', 'k', 'mode', 'PX', 60000);
 is(check('k', 's', 'mode'), 'HELD', 's: mode is a holder like any other');
+
+# ---- the first looks ----
+
+# Alone, each answers in the usual case, and says and does nothing in any other.
+sub first_look
+{
+	my ($script, $shape, $value, $ttl) = @_;
+	my $answer = $client->command('EVAL', $first{$script}, 1, 'k', $shape, $value, $ttl);
+	return defined $answer ? ref $answer ? "@$answer[0]" : $answer : 'nothing';
+}
+
+foreach my $script (sort keys %first)
+{
+	foreach my $case (@cases)
+	{
+		my ($shape, $what, $state, $most, @commands) = @$case;
+		redis('DEL', 'k');
+		redis(@$_) foreach @commands;
+		my $before = stored();
+		my $usual = $shape eq 's' && $commands[0] && $state eq 'HELD';
+
+		is(first_look($script, $shape, 'a', 90000), !$usual ? 'nothing' : $script eq 'renew' ? 90000 : 0,
+			"first look of $script: $shape: $what");
+		is(stored(), $before, "first look of $script: $shape: $what: as it was");
+		cmp_ok(redis('PTTL', 'k'), '<=', $usual && $script eq 'renew' ? 90000 : $most,
+			"first look of $script: $shape: $what: the time");
+	}
+	foreach my $marker ('', 'x_WRITERWAITING')
+	{
+		redis('SET', 'k', $marker, 'PX', 60000);
+		is(first_look($script, 's', $marker, 90000), 'nothing', "first look of $script: '$marker' holds nothing");
+		left_is(redis(qw(PTTL k)), 60000, "first look of $script: '$marker'");
+	}
+}
+redis(qw(SET k a PX 60000));
+is(first_look('renew', 's', 'a', 50000), 'nothing', 'first look of renew: more is left');
+left_is(redis(qw(PTTL k)), 60000, 'first look of renew: which stays');
+is(first_look('renew', 's', 'a', '1e9'), 'nothing', 'first look of renew: a ttl that Redis refuses');
 
 # ---- bytes ----
 
@@ -397,17 +442,23 @@ my $short = $redis->client;
 $short->command(qw(AUTH short secret));
 like(acquire('lock:1', 'h', 'a', ttl => 60000, client => $short), qr/^-/, 'a command less than needed: refused');
 is(redis(qw(EXISTS lock:1)), 0, 'a command less than needed: no lock is left that never runs out');
+redis(qw(SET lock:1 a PX 60000));
+like(renew('lock:1', 's', 'a', ttl => 90000, client => $short), qr/^-/, 'a command less than needed: nothing is renewed');
+redis(qw(DEL lock:1));
 
 # ---- a replica ----
 
 my $replica = RedisServer->new(replicaof => '127.0.0.1 ' . $redis->port);
 redis(qw(SET r a PX 60000));
+redis(qw(HSET h a 1));
+redis(qw(PEXPIRE h 60000));
 redis(qw(WAIT 1 60000));
 my $reader = $replica->client;
 is(check('r', 's', 'a', client => $reader), 'HELD', 'a replica answers a check');
 like(acquire('k', 's', 'a', ttl => 60000, client => $reader), qr/^-READONLY/, 'a replica: nothing is taken');
 like(acquire('k', 'h', 'a', ttl => 60000, client => $reader), qr/^-READONLY/, 'a replica: nor as a hash');
 like(renew('r', 's', 'a', ttl => 90000, client => $reader), qr/^-READONLY/, 'a replica: nothing is renewed');
+like(renew('h', 'h', 'a', ttl => 90000, client => $reader), qr/^-READONLY/, 'a replica: nor a hash');
 like(release('r', 's', 'a', client => $reader), qr/^-READONLY/, 'a replica: nothing is released');
 $replica->stop;
 

@@ -70,8 +70,16 @@ foreach my $when ('EVAL|EVALSHA', 'INFO', 'connect')
 	}
 	is($it->worker_pid, $worker, "$situation: it is the same worker still");
 }
-# A lease that is watched makes the worker ask by itself.
 $it->works_again('after all');
+# Of a renewal a number alone may be the answer: the one that was asked for.
+my $token = $it->lease('stock:2', '10s');
+$fake->misbehave('number');
+is($it->try("SELECT lease_fence.renew($token, '1min')"), 'LF020', 'another number than the ttl, at a renewal, is refused');
+$fake->behave;
+$it->works_again('after another number than the ttl');
+is($it->sql("SELECT lease_fence.renew($token, '1min') > '50s'"), 't', 'and the lease is renewed then');
+
+# A lease that is watched makes the worker ask by itself.
 $it->lease('stock:1', '10s');
 my $first = -s $it->node->logfile;
 my $made = $fake->connections;
