@@ -22,9 +22,13 @@
 #include "coordinator/redis_tls.h"
 #include "port.h"
 #include "storage/fd.h"
+#include "utils/builtins.h"
 
 /* How often to look whether a name has been found: nothing wakes us. */
 #define LOOK_UP_APART	INT64CONST(20000)
+
+/* Room for a count in the protocol, with the byte before it and the two behind. */
+#define COUNT_LENGTH	16
 
 /* No reply to anything that we ask is longer, nor has more elements. */
 #define REPLY_BYTES_MAX		(256 * 1024)
@@ -255,15 +259,47 @@ finish_connecting(LfConnection *connection)
 
 /* ---- talking ---- */
 
+/* '*' and how many words there are, or '$' and how long one is. */
+static char *
+put_count(char *to, char kind, uint32 count)
+{
+	*to++ = kind;
+	to += pg_ultoa_n(count, to);
+	*to++ = '\r';
+	*to++ = '\n';
+	return to;
+}
+
+/* hiredis' own way of writing a command costs more than all else about a call. */
 void
 lf_connection_send(LfConnection *connection, int argc, const char **argv,
 				   const size_t *lengths)
 {
+	char		usual[512];
+	char	   *command = usual;
+	char	   *end;
+	size_t		size = COUNT_LENGTH;
+
 	Assert(connection->state == LF_CONNECTION_OPEN);
+	for (int i = 0; i < argc; i++)
+		size += COUNT_LENGTH + lengths[i] + 2;
+	if (size > sizeof(usual))
+		command = palloc(size);
+	end = put_count(command, '*', argc);
+	for (int i = 0; i < argc; i++)
+	{
+		end = put_count(end, '$', lengths[i]);
+		memcpy(end, argv[i], lengths[i]);
+		end += lengths[i];
+		*end++ = '\r';
+		*end++ = '\n';
+	}
 	if (connection->expected == 0)
 		connection->heard_at = lf_clock_now();
 	connection->expected++;
-	redisAppendCommandArgv(connection->context, argc, argv, lengths);
+	redisAppendFormattedCommand(connection->context, command, end - command);
+	if (command != usual)
+		pfree(command);
 }
 
 static const char *
@@ -288,10 +324,12 @@ close_by_context(LfConnection *connection)
 	lf_connection_close(connection, text);
 }
 
-/* Hands out the replies that are complete. */
+/* Hands out the replies that are complete, of what was read just now. */
 static void
 hand_out(LfConnection *connection)
 {
+	LfClock		now = lf_clock_now();
+
 	while (connection->state == LF_CONNECTION_OPEN)
 	{
 		void	   *reply = NULL;
@@ -304,7 +342,7 @@ hand_out(LfConnection *connection)
 		if (reply == NULL)
 			return;
 		connection->incomplete = 0;
-		connection->heard_at = lf_clock_now();
+		connection->heard_at = now;
 		if (connection->expected > 0)
 			connection->expected--;
 		connection->reply(connection, reply);
