@@ -129,7 +129,7 @@ set_over(LfSlot *slot, LfOver how)
 	state->over_since = lf_clock_now();
 	state->barred = how == LF_OVER_REVOKED && state->adopted;
 	slot->grant.ended_at = GetCurrentTimestamp();
-	if (!state->loading && state->token != 0 && !slot->end_written)
+	if (!state->loading && state->token != 0 && !lf_slots_end_is_written(slot))
 		lf_slots_list_end(slot);
 }
 
@@ -143,7 +143,7 @@ join_load(const LfResource *resource, LfEntryLoad *load)
 	if (slot == NULL)
 		return false;
 	if (slot->grant.state.loading)
-		load->number = slot->load;
+		load->number = slot->grant.of.load;
 	lf_slots_unlock(slot);
 	return true;
 }
@@ -180,7 +180,7 @@ lf_entry_fill(const LfGrant *grant, const LfEntryLoad *load)
 
 	if (slot == NULL)
 		return false;
-	if (slot->grant.state.loading && slot->load == load->number)
+	if (slot->grant.state.loading && slot->grant.of.load == load->number)
 	{
 		LfOver		over = slot->grant.state.over;
 		bool		draining = slot->grant.state.draining;
@@ -188,10 +188,10 @@ lf_entry_fill(const LfGrant *grant, const LfEntryLoad *load)
 		slot->grant = *grant;
 		slot->grant.state.loading = false;
 		slot->grant.state.draining = draining;
-		slot->end_written = grant->state.token == 0 || grant->ended_at != 0;
+		lf_slots_unlist_end(slot, grant->state.token == 0 || grant->ended_at != 0);
 		if (over == LF_OVER_NOT)
 			over = grant->state.over;
-		if (over != LF_OVER_NOT && !slot->end_written)
+		if (over != LF_OVER_NOT && !lf_slots_end_is_written(slot))
 			set_over(slot, over);
 	}
 	loaded = !slot->grant.state.loading && slot->grant.state.token == grant->state.token;
@@ -206,7 +206,7 @@ lf_entry_cancel_load(const LfResource *resource, const LfEntryLoad *load)
 
 	if (slot == NULL)
 		return;
-	if (slot->grant.state.loading && slot->load == load->number &&
+	if (slot->grant.state.loading && slot->grant.of.load == load->number &&
 		slot->grant.state.over == LF_OVER_NOT && !slot->grant.state.draining)
 		lf_slots_free(slot);
 	else
@@ -335,7 +335,7 @@ lf_entry_begin_mint(const LfResource *resource, LfOver how, LfGrantState *old,
 		if (slot->grant.state.drain_since == 0)
 			slot->grant.state.drain_since = lf_clock_now();
 		*old = slot->grant.state;
-		*end_written = slot->end_written;
+		*end_written = lf_slots_end_is_written(slot);
 		ready = true;
 	}
 	lf_slots_unlock(slot);
@@ -361,8 +361,7 @@ lf_entry_publish(const LfGrant *grant)
 
 	if (slot == NULL)
 		return;
-	lf_slots_unlist_end(slot);
-	slot->end_written = false;
+	lf_slots_unlist_end(slot, false);
 	slot->grant = *grant;
 	if (grant->state.over != LF_OVER_NOT)
 		set_over(slot, grant->state.over);
@@ -388,7 +387,7 @@ sweep_slot(LfSlot *slot, LfClock now, LfOwnerCheck alive, int *live)
 		 * Not "over": a guard may accept a lapsed grant until it is
 		 * superseded.  Whatever the watchdog wanted, it came too late.
 		 */
-		if (!slot->end_written && !slot->in_end_list)
+		if (!lf_slots_end_is_written(slot) && !lf_slots_end_is_listed(slot))
 		{
 			slot->grant.ended_at = GetCurrentTimestamp();
 			lf_slots_list_end(slot);
@@ -437,7 +436,7 @@ read_end(int number, Oid database, LfEnd *end)
 
 	if (slot == NULL)
 		return false;
-	ended = slot->in_end_list;
+	ended = lf_slots_end_is_listed(slot);
 	if (ended)
 	{
 		state = &slot->grant.state;
@@ -474,11 +473,8 @@ lf_entry_end_written(const LfEnd *end)
 
 	if (slot == NULL)
 		return;
-	if (slot->in_end_list && slot->grant.state.token == end->token)
-	{
-		lf_slots_unlist_end(slot);
-		slot->end_written = true;
-	}
+	if (lf_slots_end_is_listed(slot) && slot->grant.state.token == end->token)
+		lf_slots_unlist_end(slot, true);
 	lf_slots_unlock(slot);
 }
 
@@ -490,7 +486,7 @@ lf_entry_end_is_pending(const LfResource *resource)
 
 	if (slot == NULL)
 		return false;
-	pending = slot->in_end_list;
+	pending = lf_slots_end_is_listed(slot);
 	lf_slots_unlock(slot);
 	return pending;
 }

@@ -55,30 +55,52 @@ typedef struct LfGrantState
 	LfClock		drain_since;	/* first step 1 of a mint; 0: none yet */
 	Oid			role;
 	int			owner;			/* backend slot; -1: detached */
-	LfScope		scope;
-	LfOver		over;
+	uint8		scope;			/* LfScope */
+	uint8		over;			/* LfOver */
+	uint8		coordinator;	/* LfCoordinator */
 	bool		draining;		/* a mint is at work: refuse everybody */
 	bool		loading;		/* the rest is not known yet */
 	bool		watchdog;		/* the worker prolongs it */
 	bool		adopted;		/* its lock was taken by others, in their way */
 	bool		barred;			/* revoked: its holder may not adopt again */
-	uint8		coordinator;	/* LfCoordinator */
 } LfGrantState;
 
-/* All of an entry: for the views, the errors' details and for loading. */
+/*
+ * All of an entry: for the views, the errors' details and for loading.  There are
+ * as many as max_leases allows, so it has no holes; what is looked at most is in
+ * front, and near to where the name begins.
+ */
 typedef struct LfGrant
 {
-	LfResource	resource;
-	LfHolder	holder;
 	LfGrantState state;
-	TimestampTz granted_at;
-	TimestampTz ended_at;
-	int64		number;			/* by which others order it; -1: none */
-	uint64		nonce;			/* makes the value of its lock unique; 0: it has none */
-	uint64		ticket;			/* of the request it answered; 0: none */
 	int			owner_pid;
 	uint32		renewals;
+	union
+	{
+		uint64		load;		/* while it is loading: the number of that */
+		int64		number;		/* EXTERNAL: see lf_grant_number */
+		uint64		nonce;		/* REDIS: see lf_grant_nonce */
+	}			of;
+	uint64		ticket;			/* of the request it answered; 0: none */
+	TimestampTz granted_at;
+	TimestampTz ended_at;
+	LfResource	resource;
+	LfHolder	holder;
 } LfGrant;
+
+/* By which others order it; -1: none. */
+static inline int64
+lf_grant_number(const LfGrant *grant)
+{
+	return grant->state.coordinator == LF_COORDINATOR_EXTERNAL ? grant->of.number : -1;
+}
+
+/* What makes the value of its lock unique; 0: it has none of ours. */
+static inline uint64
+lf_grant_nonce(const LfGrant *grant)
+{
+	return grant->state.coordinator == LF_COORDINATOR_REDIS ? grant->of.nonce : 0;
+}
 
 extern const char *lf_scope_name(LfScope scope);
 extern const char *lf_over_name(LfOver over);

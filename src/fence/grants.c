@@ -141,10 +141,13 @@ read_grant(HeapTuple tuple, TupleDesc desc, LfGrant *grant)
 	state->owner = -1;
 	state->ttl = ttl->time + (ttl->day + ttl->month * INT64CONST(30)) * USECS_PER_DAY;
 	grant->granted_at = DatumGetTimestampTz(column(tuple, desc, COLUMN_GRANTED_AT, &isnull));
-	grant->number = DatumGetInt64(column(tuple, desc, COLUMN_EXTERNAL_NUMBER, &isnull));
-	if (isnull)
-		grant->number = -1;
 	state->coordinator = parse_coordinator(TextDatumGetCString(column(tuple, desc, COLUMN_COORDINATOR, &isnull)));
+	if (state->coordinator == LF_COORDINATOR_EXTERNAL)
+	{
+		grant->of.number = DatumGetInt64(column(tuple, desc, COLUMN_EXTERNAL_NUMBER, &isnull));
+		if (isnull)
+			grant->of.number = -1;
+	}
 	read_end(tuple, desc, grant);
 	state->barred = state->over == LF_OVER_REVOKED && state->coordinator == LF_COORDINATOR_REDIS;
 
@@ -275,8 +278,8 @@ lf_grants_add(LfTableWriter *writer, const LfGrant *grant)
 	values[COLUMN_ROLE - 1] = NameGetDatum(&role_name);
 	values[COLUMN_SCOPE - 1] = CStringGetTextDatum(lf_scope_name(grant->state.scope));
 	values[COLUMN_TTL - 1] = interval_datum(grant->state.ttl);
-	values[COLUMN_EXTERNAL_NUMBER - 1] = Int64GetDatum(grant->number);
-	nulls[COLUMN_EXTERNAL_NUMBER - 1] = grant->number < 0;
+	values[COLUMN_EXTERNAL_NUMBER - 1] = Int64GetDatum(lf_grant_number(grant));
+	nulls[COLUMN_EXTERNAL_NUMBER - 1] = lf_grant_number(grant) < 0;
 	values[COLUMN_GRANTED_AT - 1] = TimestampTzGetDatum(grant->granted_at);
 	nulls[COLUMN_ENDED_AT - 1] = true;
 	nulls[COLUMN_HOW_ENDED - 1] = true;

@@ -89,7 +89,6 @@ load_entry(void *arg)
 	{
 		memset(&grant, 0, sizeof(grant));
 		grant.resource = *work->resource;
-		grant.number = -1;
 		grant.state.owner = -1;
 		grant.state.over = LF_OVER_RELEASED;
 	}

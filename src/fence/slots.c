@@ -47,14 +47,21 @@ count_buckets(void)
  * ---------------------------------------------------------------------------
  */
 
-Size
-lf_entry_shmem_size(void)
+/* Of what lies before the slots: each of these begins with a line of the cache. */
+static Size
+size_before_slots(void)
 {
 	Size		size = MAXALIGN(sizeof(LfSlotsHead));
 
 	size = add_size(size, MAXALIGN(mul_size(count_buckets(), sizeof(int))));
-	size = add_size(size, MAXALIGN(mul_size(count_slots(), sizeof(Oid))));
-	return add_size(size, mul_size(count_slots(), sizeof(LfSlot)));
+	size = add_size(size, mul_size(count_slots(), sizeof(Oid)));
+	return CACHELINEALIGN(size);
+}
+
+Size
+lf_entry_shmem_size(void)
+{
+	return add_size(size_before_slots(), mul_size(count_slots(), sizeof(LfSlot)));
 }
 
 void
@@ -68,8 +75,7 @@ lf_entry_shmem_init(void)
 	lf_slots.buckets = (int *) (place + MAXALIGN(sizeof(LfSlotsHead)));
 	lf_slots.databases = (Oid *) ((char *) lf_slots.buckets +
 								  MAXALIGN(count_buckets() * sizeof(int)));
-	lf_slots.slots = (LfSlot *) ((char *) lf_slots.databases +
-								 MAXALIGN(count_slots() * sizeof(Oid)));
+	lf_slots.slots = (LfSlot *) (place + size_before_slots());
 	if (there)
 		return;
 
@@ -84,6 +90,7 @@ lf_entry_shmem_init(void)
 	for (int i = 0; i < lf_slots.head->slot_count; i++)
 	{
 		memset(&lf_slots.slots[i], 0, sizeof(LfSlot));
+		lf_slots.slots[i].end_previous = LF_NO_END;
 		lf_slots.databases[i] = InvalidOid;
 		lf_slots.slots[i].next = i + 1 < lf_slots.head->slot_count ? i + 1 : LF_NO_SLOT;
 	}
@@ -106,7 +113,7 @@ lf_slots_list_end(LfSlot *slot)
 {
 	int			index = lf_slots_number(slot);
 
-	if (slot->in_end_list)
+	if (lf_slots_end_is_listed(slot))
 		return;
 	LWLockAcquire(lf_lwlock(LF_LOCK_ENTRY_SLOTS), LW_EXCLUSIVE);
 	slot->end_previous = LF_NO_SLOT;
@@ -114,15 +121,17 @@ lf_slots_list_end(LfSlot *slot)
 	if (lf_slots.head->end_head != LF_NO_SLOT)
 		lf_slots.slots[lf_slots.head->end_head].end_previous = index;
 	lf_slots.head->end_head = index;
-	slot->in_end_list = true;
 	LWLockRelease(lf_lwlock(LF_LOCK_ENTRY_SLOTS));
 }
 
 void
-lf_slots_unlist_end(LfSlot *slot)
+lf_slots_unlist_end(LfSlot *slot, bool written)
 {
-	if (!slot->in_end_list)
+	if (!lf_slots_end_is_listed(slot))
+	{
+		slot->end_previous = written ? LF_END_WRITTEN : LF_NO_END;
 		return;
+	}
 	LWLockAcquire(lf_lwlock(LF_LOCK_ENTRY_SLOTS), LW_EXCLUSIVE);
 	if (slot->end_previous != LF_NO_SLOT)
 		lf_slots.slots[slot->end_previous].end_next = slot->end_next;
@@ -130,7 +139,7 @@ lf_slots_unlist_end(LfSlot *slot)
 		lf_slots.head->end_head = slot->end_next;
 	if (slot->end_next != LF_NO_SLOT)
 		lf_slots.slots[slot->end_next].end_previous = slot->end_previous;
-	slot->in_end_list = false;
+	slot->end_previous = written ? LF_END_WRITTEN : LF_NO_END;
 	LWLockRelease(lf_lwlock(LF_LOCK_ENTRY_SLOTS));
 }
 
@@ -166,9 +175,8 @@ unchain(LfSlot *slot)
 	while (*link != index)
 		link = &lf_slots.slots[*link].next;
 	*link = slot->next;
-	lf_slots_unlist_end(slot);
+	lf_slots_unlist_end(slot, false);
 	lf_slots.databases[index] = InvalidOid;
-	slot->used = false;
 }
 
 static void
@@ -187,8 +195,8 @@ give_back(LfSlot *slot)
 static bool
 may_evict(const LfSlot *slot)
 {
-	return slot->used && slot->end_written &&
-		!slot->grant.state.draining && !slot->grant.state.loading;
+	return OidIsValid(lf_slots.databases[lf_slots_number(slot)]) &&
+		lf_slots_end_is_written(slot) && !slot->grant.state.draining && !slot->grant.state.loading;
 }
 
 static LfSlot *
@@ -253,10 +261,10 @@ lf_slots_insert(const LfGrant *grant, uint32 hash, bool *inserted)
 	{
 		memset(fresh, 0, sizeof(LfSlot));
 		fresh->hash = hash;
+		fresh->end_previous = LF_NO_END;
 		fresh->grant = *grant;
-		fresh->load = pg_atomic_add_fetch_u64(&lf_slots.head->last_load, 1);
-		pg_write_barrier();		/* who sees it used sees its hash */
-		fresh->used = true;
+		fresh->grant.of.load = pg_atomic_add_fetch_u64(&lf_slots.head->last_load, 1);
+		pg_write_barrier();		/* who sees it in use sees its hash */
 		lf_slots.databases[lf_slots_number(fresh)] = grant->resource.database;
 		fresh->next = *lf_slots_bucket(hash);
 		*lf_slots_bucket(hash) = lf_slots_number(fresh);
@@ -282,9 +290,8 @@ lf_slots_free(LfSlot *slot)
  */
 
 LfSlot *
-lf_slots_lock(const LfResource *resource, LWLockMode mode)
+lf_slots_lock_hash(const LfResource *resource, uint32 hash, LWLockMode mode)
 {
-	uint32		hash = lf_resource_hash(resource);
 	LWLock	   *lock = lf_slots_partition(hash);
 	LfSlot	   *slot;
 
@@ -293,6 +300,12 @@ lf_slots_lock(const LfResource *resource, LWLockMode mode)
 	if (slot == NULL)
 		LWLockRelease(lock);
 	return slot;
+}
+
+LfSlot *
+lf_slots_lock(const LfResource *resource, LWLockMode mode)
+{
+	return lf_slots_lock_hash(resource, lf_resource_hash(resource), mode);
 }
 
 /* It is looked at unlocked first: most slots are not the ones wanted. */
@@ -307,7 +320,7 @@ lf_slots_lock_number(int number, Oid database, LWLockMode mode)
 	pg_read_barrier();			/* pairs with the one in lf_slots_insert */
 	lock = lf_slots_partition(slot->hash);
 	LWLockAcquire(lock, mode);
-	if (slot->used && slot->grant.resource.database == database &&
+	if (lf_slots.databases[number] == database &&
 		lock == lf_slots_partition(slot->hash))
 		return slot;
 	LWLockRelease(lock);

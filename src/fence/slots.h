@@ -15,16 +15,16 @@
 
 #define LF_NO_SLOT (-1)
 
+/* In the place of the one before it in the list of ends to be written. */
+#define LF_NO_END		(-2)	/* it is not listed: there is none to be written */
+#define LF_END_WRITTEN	(-3)	/* it is not listed: the table has that of state.token */
+
 typedef struct LfSlot
 {
 	uint32		hash;
 	int			next;			/* in its chain, or in the free list */
 	int			end_next;		/* in the list of ends to be written */
 	int			end_previous;
-	bool		used;
-	bool		in_end_list;
-	bool		end_written;	/* the table has the end of state.token */
-	uint64		load;			/* number of the load that inserted it */
 	LfGrant		grant;
 } LfSlot;
 
@@ -63,6 +63,19 @@ lf_slots_bucket(uint32 hash)
 	return &lf_slots.buckets[hash & (lf_slots.head->bucket_count - 1)];
 }
 
+/* Caller holds the partition's lock, as for all that a slot says. */
+static inline bool
+lf_slots_end_is_listed(const LfSlot *slot)
+{
+	return slot->end_previous >= LF_NO_SLOT;
+}
+
+static inline bool
+lf_slots_end_is_written(const LfSlot *slot)
+{
+	return slot->end_previous == LF_END_WRITTEN;
+}
+
 /* Caller holds the partition's lock. */
 static inline LfSlot *
 lf_slots_find(const LfResource *resource, uint32 hash)
@@ -80,9 +93,10 @@ lf_slots_find(const LfResource *resource, uint32 hash)
 
 /*
  * Finds a slot and locks its partition; NULL, and nothing is locked, if there
- * is none.  lock_number: a slot that is known by its number, if it is in use
+ * is none.  lock_hash: with the name's hash.  lock_number: a slot that is known by its number, if it is in use
  * and the database's.
  */
+extern LfSlot *lf_slots_lock_hash(const LfResource *resource, uint32 hash, LWLockMode mode);
 extern LfSlot *lf_slots_lock(const LfResource *resource, LWLockMode mode);
 extern LfSlot *lf_slots_lock_number(int number, Oid database, LWLockMode mode);
 
@@ -106,8 +120,9 @@ lf_slots_number(const LfSlot *slot)
 }
 
 /*
- * Puts a grant into a slot of its own, unless its resource has one already
- * (*inserted says which); false when there is no room.  No lock of ours is held.
+ * Puts a grant that is loading into a slot of its own, and numbers the load, unless
+ * its resource has one already (*inserted says which); false when there is no room.
+ * No lock of ours is held.
  */
 extern bool lf_slots_insert(const LfGrant *grant, uint32 hash, bool *inserted);
 
@@ -115,11 +130,11 @@ extern bool lf_slots_insert(const LfGrant *grant, uint32 hash, bool *inserted);
 extern void lf_slots_free(LfSlot *slot);
 
 /*
- * The list of ends to be written: adds a slot, or takes it out.  Caller has the
- * slot locked exclusively.
+ * The list of ends to be written: adds a slot, or takes it out, if it is listed, and
+ * says whether its end is written.  Caller has the slot locked exclusively.
  */
 extern void lf_slots_list_end(LfSlot *slot);
-extern void lf_slots_unlist_end(LfSlot *slot);
+extern void lf_slots_unlist_end(LfSlot *slot, bool written);
 
 /* Numbers of listed slots, as of now.  No lock of ours is held. */
 extern int	lf_slots_collect_ends(Oid database, int *numbers, int max);

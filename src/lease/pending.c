@@ -85,11 +85,12 @@ describe_grant(LfPending *pending, LfMint *mint, const LfResource *resource,
 	grant->resource = *resource;
 	grant->holder = request->holder;
 	grant->ticket = request->ticket;
-	grant->number = request->kind == LF_REQUEST_IMPORT ? request->number : -1;
 	grant->state.role = request->role;
 	grant->state.scope = request->scope;
 	grant->state.ttl = ttl;
 	grant->state.coordinator = coordinator_of(request, lock);
+	if (grant->state.coordinator == LF_COORDINATOR_EXTERNAL)
+		grant->of.number = request->number;
 	grant->state.adopted = request->kind == LF_REQUEST_ADOPT;
 	grant->state.watchdog = request->watchdog;
 	grant->state.owner = request->scope == LF_SCOPE_DETACHED ? -1 : pending->slot;

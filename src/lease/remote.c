@@ -76,10 +76,10 @@ takes_back(const LfPending *pending, const LfResource *resource, LfLockValue *fo
 	LfGrant		present;
 
 	if (pending->request.scope != LF_SCOPE_DETACHED ||
-		!lf_entry_read(resource, &present) || present.nonce == 0 ||
+		!lf_entry_read(resource, &present) || lf_grant_nonce(&present) == 0 ||
 		!lf_holder_equal(&present.holder, &pending->request.holder))
 		return false;
-	lf_lock_value(former, &present.holder, present.nonce);
+	lf_lock_value(former, &present.holder, lf_grant_nonce(&present));
 	return true;
 }
 
@@ -135,9 +135,9 @@ ask_to_take(LfPending *pending, int number)
 
 	if (remote->state == LF_REMOTE_IDLE)
 	{
-		grant->nonce = remote->adopts ? 0 : make_nonce();
-		note_nonce(pending, number, grant->nonce);
-		lf_lock_value(&remote->value, &grant->holder, grant->nonce);
+		grant->of.nonce = remote->adopts ? 0 : make_nonce();
+		note_nonce(pending, number, grant->of.nonce);
+		lf_lock_value(&remote->value, &grant->holder, grant->of.nonce);
 	}
 	remote->state = LF_REMOTE_ASKED;
 	if (remote->adopts)

@@ -340,7 +340,7 @@ lf_tracked_add(const LfGrant *grant, const LfLock *lock)
 
 	if (lf_tracked_list_find(grant->state.token) != NULL)
 		return;
-	lf_lock_value(&value, &grant->holder, grant->nonce);
+	lf_lock_value(&value, &grant->holder, lf_grant_nonce(grant));
 	tracked = lf_tracked_list_insert(grant->state.token, lock, &value);
 	tracked->adopted = grant->state.adopted;
 	tracked->retry_apart = RETRY_APART;

@@ -42,7 +42,7 @@ needs_tracking(const LfGrant *grant)
 		return false;
 	if (state->barred || lf_grant_is_live(state, now))
 		return true;
-	return grant->nonce != 0 &&
+	return lf_grant_nonce(grant) != 0 &&
 		now < lf_clock_after(Max(state->over_since, state->deadline), state->ttl);
 }
 

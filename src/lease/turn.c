@@ -114,12 +114,12 @@ compare_numbers(LfPending *pending, const LfResource *resource)
 	LfGrant		present;
 
 	if (!lf_entry_read(resource, &present) || present.state.token == 0 ||
-		number > present.number)
+		number > lf_grant_number(&present))
 		return RESERVED;
-	if (number == present.number &&
+	if (number == lf_grant_number(&present) &&
 		present.state.token <= lf_epoch_floor(lf_database_mine()))
 		return RESERVED;
-	if (number < present.number)
+	if (number < lf_grant_number(&present))
 		lf_pending_settle(pending, LF_ANSWER_OLDER, present.state.token);
 	else if (present.state.role != pending->request.role)
 		lf_pending_settle(pending, LF_ANSWER_OTHER_ROLE, present.state.token);
