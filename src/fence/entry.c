@@ -86,6 +86,20 @@ lf_entry_look(const LfResource *resource, uint32 hash, LfGrantState *state)
 }
 
 bool
+lf_entry_look_at_owner(const LfResource *resource, uint32 hash, LfGrantState *state,
+					   int *owner_pid)
+{
+	LfSlot	   *slot = lf_slots_lock_hash(resource, hash, LW_SHARED);
+
+	if (slot == NULL)
+		return false;
+	*state = slot->grant.state;
+	*owner_pid = slot->grant.owner_pid;
+	lf_slots_unlock(slot);
+	return true;
+}
+
+bool
 lf_entry_read(const LfResource *resource, LfGrant *grant)
 {
 	LfSlot	   *slot = lf_slots_lock(resource, LW_SHARED);
@@ -265,9 +279,10 @@ lf_entry_extend(const LfResource *resource, int64 token, int64 ttl,
 }
 
 bool
-lf_entry_set_deadline(const LfResource *resource, int64 token, LfClock deadline)
+lf_entry_set_deadline(const LfResource *resource, uint32 hash, int64 token,
+					  LfClock deadline, LfClock latest, LfGrantState *state)
 {
-	LfSlot	   *slot = lf_slots_lock(resource, LW_EXCLUSIVE);
+	LfSlot	   *slot = lf_slots_lock_hash(resource, hash, LW_EXCLUSIVE);
 	bool		done;
 
 	if (slot == NULL)
@@ -276,10 +291,12 @@ lf_entry_set_deadline(const LfResource *resource, int64 token, LfClock deadline)
 		lf_grant_is_live(&slot->grant.state, lf_clock_now());
 	if (done)
 	{
+		deadline = Min(deadline, Max(slot->grant.state.deadline, latest));
 		if (deadline > slot->grant.state.deadline)
 			slot->grant.renewals++;
 		slot->grant.state.deadline = deadline;
 	}
+	*state = slot->grant.state;
 	lf_slots_unlock(slot);
 	return done;
 }

@@ -117,6 +117,10 @@ extern void lf_entry_shmem_init(void);
 extern bool lf_entry_look(const LfResource *resource, uint32 hash, LfGrantState *state);
 extern bool lf_entry_read(const LfResource *resource, LfGrant *grant);
 
+/* The same look, and whose grant it is: *owner_pid 0: nobody's in particular. */
+extern bool lf_entry_look_at_owner(const LfResource *resource, uint32 hash,
+								   LfGrantState *state, int *owner_pid);
+
 /*
  * One by one, all entries of a database: starts with *cursor = 0, false at the
  * end.  Entries that come or go meanwhile may be missed.
@@ -157,9 +161,11 @@ extern bool lf_entry_extend(const LfResource *resource, int64 token, int64 ttl,
 
 /*
  * Worker: the deadline of a live grant, as its lock service says, be it earlier
- * or later than before.  False if it was not live any more.
+ * or later than before; but no later than `latest`, or than it was.  False if it
+ * was not live any more.  *state is the grant's afterwards.
  */
-extern bool lf_entry_set_deadline(const LfResource *resource, int64 token, LfClock deadline);
+extern bool lf_entry_set_deadline(const LfResource *resource, uint32 hash, int64 token,
+								  LfClock deadline, LfClock latest, LfGrantState *state);
 
 /* Worker: the holder of a revoked grant may adopt again. */
 extern void lf_entry_lift_bar(const LfResource *resource, int64 token);

@@ -49,10 +49,10 @@ listen_to(LfTracked *tracked)
 }
 
 static void
-ask(LfTracked *tracked, LfLockCall call, int64 ttl)
+ask(LfTracked *tracked, LfClock now, LfLockCall call, int64 ttl)
 {
 	tracked->asked = true;
-	tracked->looked_at = lf_clock_now();
+	tracked->looked_at = now;
 	lf_tracked_list_unqueue(tracked);
 	lf_coordinator_ask(call, tracked->lock, tracked->value, NULL, ttl,
 					   (uint64) tracked->token, answered);
@@ -73,7 +73,7 @@ stop_tracking(LfTracked *tracked)
 	if (tracked->release_until == 0)
 		tracked->release_until = lf_clock_after(lf_clock_now(), tracked->left);
 	LF_POINT("release-unasked");
-	ask(tracked, LF_LOCK_RELEASE, 0);
+	ask(tracked, lf_clock_now(), LF_LOCK_RELEASE, 0);
 }
 
 void
@@ -96,14 +96,13 @@ is_to_renew(const LfGrantState *state, LfClock now)
 	return state->watchdog && state->deadline - now <= state->ttl - state->ttl / 3;
 }
 
+/* state: as the entry has it now. */
 static void
-schedule(LfTracked *tracked)
+schedule_by(LfTracked *tracked, const LfGrantState *state, LfClock now)
 {
-	LfClock		now = lf_clock_now();
 	LfClock		latest = LF_CLOCK_NEVER;
 	LfClock		due;
 	int64		early = 0;
-	LfGrantState state;
 
 	/* a lease of our own is as a rule over before events are worth their price */
 	if (tracked->lock->watch && !tracked->listening)
@@ -114,45 +113,56 @@ schedule(LfTracked *tracked)
 		lf_tracked_list_set_due(tracked, now);
 		return;
 	}
-	if (!lf_entry_look(tracked->resource, lf_resource_hash(tracked->resource), &state) ||
-		state.token != tracked->token || !lf_grant_is_live(&state, now))
+	if (state->token != tracked->token || !lf_grant_is_live(state, now))
 	{
 		/* barred, or over: the next look says */
 		lf_tracked_list_set_due(tracked, now + Min(Max(tracked->left / 3, LOOK_SOONEST),
 												   BARRED_APART));
 		return;
 	}
-	if (state.watchdog && !is_to_renew(&state, now))
+	if (state->watchdog && !is_to_renew(state, now))
 	{
-		due = state.deadline - (state.ttl - state.ttl / 3);
+		due = state->deadline - (state->ttl - state->ttl / 3);
 		/* once: a look that does not renew leaves it as near */
-		if (due - now > state.ttl / 30)
-			early = state.ttl / 30;
+		if (due - now > state->ttl / 30)
+			early = state->ttl / 30;
 	}
 	else
-		due = now + Max((state.deadline - now) / 3, LOOK_SOONEST);
+		due = now + Max((state->deadline - now) / 3, LOOK_SOONEST);
 	lf_tracked_list_set_due(tracked, Min(latest, due));
 	tracked->early = latest < due ? 0 : early;
 }
 
 static void
+schedule(LfTracked *tracked)
+{
+	LfGrantState state;
+
+	if (!lf_entry_look(tracked->resource, tracked->hash, &state))
+		state.token = 0;
+	schedule_by(tracked, &state, lf_clock_now());
+}
+
+static void
 look(LfTracked *tracked, LfOwnerCheck alive)
 {
-	LfGrant		grant;
-	bool		there = lf_entry_read(tracked->resource, &grant) &&
-		grant.state.token == tracked->token;
+	LfClock		now = lf_clock_now();
+	LfGrantState state;
+	int			owner_pid;
+	bool		there = lf_entry_look_at_owner(tracked->resource, tracked->hash, &state, &owner_pid) &&
+		state.token == tracked->token;
 
-	if (there && lf_grant_is_live(&grant.state, lf_clock_now()))
+	if (there && lf_grant_is_live(&state, now))
 	{
 		listen_to(tracked);
-		if (is_to_renew(&grant.state, lf_clock_now() + tracked->early) &&
-			alive(grant.state.owner, grant.owner_pid, grant.state.scope))
-			ask(tracked, LF_LOCK_RENEW, grant.state.ttl);
+		if (is_to_renew(&state, now + tracked->early) &&
+			alive(state.owner, owner_pid, state.scope))
+			ask(tracked, now, LF_LOCK_RENEW, state.ttl);
 		else
-			ask(tracked, LF_LOCK_CHECK, 0);
+			ask(tracked, now, LF_LOCK_CHECK, 0);
 	}
-	else if (there && grant.state.barred)
-		ask(tracked, LF_LOCK_CHECK, 0);
+	else if (there && state.barred)
+		ask(tracked, now, LF_LOCK_CHECK, 0);
 	else
 		stop_tracking(tracked);
 }
@@ -169,39 +179,30 @@ end_lease(LfTracked *tracked, LfOver how)
 }
 
 /*
- * Until when an answer says that it is held.  A lock of our own runs no longer
- * than we asked for, whatever Redis says (its clock may have been put back): it
- * is released then.
+ * It is held until then.  A lock of our own runs no longer than we asked for,
+ * whatever Redis says (its clock may have been put back): it is released then.
  */
-static LfClock
-deadline_by(const LfTracked *tracked, const LfLockQuestion *question,
-			const LfLockAnswer *answer)
+static bool
+prolong(LfTracked *tracked, const LfLockQuestion *question, const LfLockAnswer *answer,
+		LfGrantState *state)
 {
-	LfClock		deadline = lf_clock_after(answer->asked, answer->left);
-	LfGrantState state;
-
-	if (tracked->adopted ||
-		!lf_entry_look(tracked->resource, lf_resource_hash(tracked->resource), &state) ||
-		state.token != tracked->token)
-		return deadline;
-	return Min(deadline, Max(state.deadline, lf_clock_after(answer->asked, question->ttl)));
+	tracked->left = answer->left;
+	return lf_entry_set_deadline(tracked->resource, tracked->hash, tracked->token,
+								 lf_clock_after(answer->asked, answer->left),
+								 tracked->adopted ? LF_CLOCK_NEVER :
+								 lf_clock_after(answer->asked, question->ttl), state);
 }
 
-bool
-lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
-					   const LfLockAnswer *answer)
+/* True: it is prolonged; *state is the grant's then. */
+static bool
+take_answer(LfTracked *tracked, const LfLockQuestion *question, const LfLockAnswer *answer,
+			LfGrantState *state)
 {
-	LfTracked  *tracked = lf_tracked_list_find(token);
-
-	if (tracked == NULL || tracked->releasing)
-		return false;
 	LF_POINT("look-answered");
 	switch (answer->state)
 	{
 		case LF_LOCK_HELD:
-			tracked->left = answer->left;
-			return lf_entry_set_deadline(tracked->resource, token,
-										 deadline_by(tracked, question, answer));
+			return prolong(tracked, question, answer, state);
 		case LF_LOCK_OTHER:
 		case LF_LOCK_WRONG_TYPE:
 			end_lease(tracked, LF_OVER_TAKEN);
@@ -215,6 +216,17 @@ lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
 			break;
 	}
 	return false;
+}
+
+bool
+lf_tracked_take_answer(int64 token, const LfLockQuestion *question,
+					   const LfLockAnswer *answer)
+{
+	LfTracked  *tracked = lf_tracked_list_find(token);
+	LfGrantState state;
+
+	return tracked != NULL && !tracked->releasing &&
+		take_answer(tracked, question, answer, &state);
 }
 
 /*
@@ -245,6 +257,7 @@ static void
 answered(const LfLockQuestion *question, const LfLockAnswer *answer)
 {
 	LfTracked  *tracked = lf_tracked_list_find((int64) question->id);
+	LfGrantState state;
 
 	lf_remote_see(question, answer);
 	if (tracked == NULL)
@@ -257,8 +270,9 @@ answered(const LfLockQuestion *question, const LfLockAnswer *answer)
 	if (tracked->releasing)
 		return;
 	tracked->asked = false;
-	lf_tracked_take_answer(tracked->token, question, answer);
-	if (answer->state == LF_LOCK_UNKNOWN)
+	if (take_answer(tracked, question, answer, &state))
+		schedule_by(tracked, &state, lf_clock_now());
+	else if (answer->state == LF_LOCK_UNKNOWN)
 		lf_tracked_list_set_due(tracked, lf_clock_after(lf_clock_now(), RETRY_APART));
 	else
 		schedule(tracked);

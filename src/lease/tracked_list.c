@@ -113,6 +113,7 @@ void
 lf_tracked_list_set_resource(LfTracked *tracked, const LfResource *resource)
 {
 	tracked->resource = copy(resource, offsetof(LfResource, name) + resource->length);
+	tracked->hash = lf_resource_hash(resource);
 }
 
 LfTracked *

@@ -28,6 +28,7 @@ typedef struct LfTracked
 	bool		uncertain;		/* what may take it can be under way still */
 	bool		adopted;
 	bool		listening;
+	uint32		hash;			/* of the resource */
 	LfResource *resource;
 	LfLockValue *value;
 	LfLock	   *lock;
