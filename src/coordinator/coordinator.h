@@ -112,4 +112,10 @@ typedef struct LfSocket
 
 extern int	lf_coordinator_sockets(LfSocket *sockets);
 
+/*
+ * Servers have just been asked whether they are there, and nothing else is under
+ * way: their answers, which come one by one, are no hurry.
+ */
+extern bool lf_coordinator_only_beats(void);
+
 #endif							/* LF_COORDINATOR_COORDINATOR_H */

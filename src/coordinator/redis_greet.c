@@ -337,7 +337,9 @@ lf_greet_beat(LfServer *server, LfClock *next)
 		lf_greet_ask_role(server);
 		if (++server->beats % BEATS_PER_LOOK == 0)
 			send_info(server, "memory", replied_memory);
+		lf_hint_beat(server);
 		server->beat_at = now + BEAT_APART;
+		server->beaten = true;
 	}
 	*next = Min(*next, server->beat_at);
 }

@@ -20,7 +20,6 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-#define BEAT_APART		INT64CONST(1000000)
 #define RETRY_APART		INT64CONST(1000000)
 
 /*
@@ -307,7 +306,13 @@ ping(LfServer *server)
 	size_t		lengths[] = {4};
 
 	lf_connection_send(&server->hints, 1, argv, lengths);
-	server->hints_beat_at = lf_clock_now() + BEAT_APART;
+}
+
+void
+lf_hint_beat(LfServer *server)
+{
+	if (server->hints_greeted)
+		ping(server);
 }
 
 static void
@@ -344,9 +349,6 @@ lf_hint_receive(LfServer *server, LfClock *next)
 		return;
 	if (!server->hints_greeted)
 		greet(server);
-	else if (lf_clock_now() >= server->hints_beat_at)
-		ping(server);
-	*next = Min(*next, server->hints_beat_at);
 }
 
 void

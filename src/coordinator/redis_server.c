@@ -211,7 +211,7 @@ lf_server_fail(LfServer *server, const char *problem)
 	if (server->failing)
 		return;
 	server->failing = true;
-	server->ready = false;
+	server->ready = server->beaten = false;
 	server->status.connected = false;
 	lf_server_note_error(server, problem);
 	if (news && server->defined)
@@ -395,6 +395,7 @@ receive(LfServer *server, LfClock *next)
 	LfConnection *connection = &server->connection;
 	bool		was_open = connection->state == LF_CONNECTION_OPEN;
 
+	server->beaten = false;
 	if (connection->state == LF_CONNECTION_CLOSED)
 		return;
 	if (!lf_coordinators)
@@ -463,6 +464,23 @@ lf_coordinator_flush(LfClock *next)
 		show_status(server);
 	}
 	lf_call_tell_refused(next);
+}
+
+bool
+lf_coordinator_only_beats(void)
+{
+	bool		beaten = false;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &servers)
+	{
+		LfServer   *server = lf_server_of_node(iter.cur);
+
+		if (server->queue > 0)
+			return false;
+		beaten = beaten || server->beaten;
+	}
+	return beaten;
 }
 
 int

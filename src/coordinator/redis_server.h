@@ -42,6 +42,7 @@ struct LfServer
 	int			failures;		/* connections that ended badly, in a row */
 	LfClock		beat_at;
 	int			beats;
+	bool		beaten;			/* in this pass, and it has not failed since */
 	LfClock		used_at;
 	int			place;			/* in redis_status */
 	LfRedisStatus status;
@@ -55,7 +56,6 @@ struct LfServer
 	bool		hints_heard;	/* it lets us subscribe */
 	bool		hints_fresh;	/* there may be events that we missed */
 	LfClock		hints_retry_at;
-	LfClock		hints_beat_at;
 	int			interests;		/* locks of it that somebody listens to */
 };
 
@@ -121,7 +121,8 @@ extern void lf_greet_ask_role(LfServer *server);
 extern void lf_call_send_unsent(LfServer *server);
 extern void lf_call_tell_refused(LfClock *next);
 
-/* redis_hint.c */
+/* redis_hint.c.  beat: with the other one, so that one wake-up does for both. */
+extern void lf_hint_beat(LfServer *server);
 extern void lf_hint_receive(LfServer *server, LfClock *next);
 extern void lf_hint_flush(LfServer *server, LfClock *next);
 extern void lf_hint_close(LfServer *server, const char *problem);

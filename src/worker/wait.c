@@ -14,6 +14,12 @@
 #include "storage/latch.h"
 #include "worker/wait.h"
 
+/*
+ * A server that is near has answered a beat on both of its connections by then, in
+ * milliseconds: one wake-up does for both answers.  An event waits no longer either.
+ */
+#define BEATS_TAKE 2
+
 static WaitEventSet *set = NULL;
 static LfSocket known[LF_MAX_SOCKETS];
 static int	known_positions[LF_MAX_SOCKETS];
@@ -62,6 +68,7 @@ lf_wait(long milliseconds)
 	LfSocket	sockets[LF_MAX_SOCKETS];
 	int			count = lf_coordinator_sockets(sockets);
 	WaitEvent	event;
+	bool		writing = false;
 
 	if (!are_known(sockets, count))
 		make_set(sockets, count);
@@ -70,7 +77,12 @@ lf_wait(long milliseconds)
 		if (sockets[i].to_write != known[i].to_write)
 			ModifyWaitEvent(set, known_positions[i], events_of(&sockets[i]), NULL);
 		known[i] = sockets[i];
+		writing = writing || sockets[i].to_write;
 	}
-	WaitEventSetWait(set, milliseconds, &event, 1, lf_wait_event(&wait_event, "LeaseFenceWorker"));
+	if (!writing && lf_coordinator_only_beats())
+		WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+				  Min(milliseconds, BEATS_TAKE), lf_wait_event(&wait_event, "LeaseFenceWorker"));
+	else
+		WaitEventSetWait(set, milliseconds, &event, 1, lf_wait_event(&wait_event, "LeaseFenceWorker"));
 	ResetLatch(MyLatch);
 }
