@@ -29,9 +29,6 @@ extern void lf_queue_start_over(void);
 /* Has a request found every entry in use since this was asked last? */
 extern bool lf_queue_wants_room(void);
 
-/* Ends have been written: entries that were in use can make room. */
-extern void lf_queue_made_room(void);
-
 /* Is anything asked for, or on its way? */
 extern bool lf_queue_is_empty(void);
 

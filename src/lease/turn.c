@@ -20,12 +20,8 @@
 #include "lease/remote.h"
 #include "lease/tracked.h"
 
-/*
- * How long entries may take to make room that are over by then; and how long
- * there may be some room again and again, and never enough.
- */
-#define ROOM_LIMIT			INT64CONST(200000)
-#define ROOM_LIMIT_IN_ALL	INT64CONST(10000000)
+/* How long entries may take to make room that are over by then. */
+#define ROOM_LIMIT		INT64CONST(200000)
 
 typedef enum Reservation
 {
@@ -38,9 +34,6 @@ typedef enum Reservation
 
 /* A request has found every entry in use, since it was asked last. */
 static bool room_is_wanted = false;
-
-/* When ends were written last: their entries can make room. */
-static LfClock room_made_at = 0;
 
 /* ---- reserving ---- */
 
@@ -269,8 +262,7 @@ drain_mints(LfPending *pending, LfMint **blocked, LfClock *next)
 
 /*
  * Every entry is in use; but those that lapsed since the last sweep, and those
- * whose end is about to be written, will make room.  There may be more of these
- * than can be written at once.
+ * whose end is about to be written, will make room.
  */
 static void
 await_room(LfPending *pending, LfClock *next)
@@ -279,8 +271,7 @@ await_room(LfPending *pending, LfClock *next)
 
 	if (pending->no_room_since == 0)
 		pending->no_room_since = now;
-	if (now - Max(pending->no_room_since, room_made_at) >= ROOM_LIMIT ||
-		now - pending->no_room_since >= ROOM_LIMIT_IN_ALL)
+	if (now - pending->no_room_since >= ROOM_LIMIT)
 	{
 		lf_pending_refuse(pending, LF_ANSWER_NO_ROOM, NULL);
 		return;
@@ -296,12 +287,6 @@ lf_queue_wants_room(void)
 
 	room_is_wanted = false;
 	return wanted;
-}
-
-void
-lf_queue_made_room(void)
-{
-	room_made_at = lf_clock_now();
 }
 
 /* ---- what it can get now ---- */

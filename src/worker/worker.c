@@ -342,10 +342,7 @@ serve_leases(void)
 	ends = lf_ends_write();
 	worker.ends_left = ends != 0;
 	if (ends > 0)
-	{
-		lf_queue_made_room();
 		next = lf_clock_now();
-	}
 	else if (ends < 0)
 		next = Min(next, lf_clock_now() + TICK_BUSY);
 	return next;
