@@ -316,3 +316,15 @@ lf_ends_write(void)
 	written = problem == NULL ? 0 : try_ends_singly(&work);
 	return written > 0 ? written : -1;
 }
+
+int
+lf_ends_write_for(int64 longest)
+{
+	LfClock		limit = lf_clock_now() + longest;
+	int			written;
+
+	do
+		written = lf_ends_write();
+	while (written == ENDS_PER_BATCH && lf_clock_now() < limit);
+	return written;
+}

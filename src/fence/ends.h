@@ -22,8 +22,11 @@ extern void lf_ends_install(void (*taken) (const LfEnd *end));
 
 /*
  * Writes a batch of ends of grants into the table: how many; -1 if there are
- * some and none could be written now.  Outside a transaction.
+ * some and none could be written now.  Outside a transaction.  write_for: one
+ * batch after the other while there are more than one holds, for so many
+ * microseconds.
  */
 extern int	lf_ends_write(void);
+extern int	lf_ends_write_for(int64 longest);
 
 #endif							/* LF_FENCE_ENDS_H */

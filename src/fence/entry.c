@@ -496,6 +496,12 @@ lf_entry_end_written(const LfEnd *end)
 }
 
 bool
+lf_entry_ends_are_pending(void)
+{
+	return lf_slots_any_ends();
+}
+
+bool
 lf_entry_end_is_pending(const LfResource *resource)
 {
 	LfSlot	   *slot = lf_slots_lock(resource, LW_SHARED);

@@ -208,6 +208,9 @@ typedef struct LfEnd
 extern int	lf_entry_take_ends(Oid database, LfEnd *ends, int max);
 extern void lf_entry_end_written(const LfEnd *end);
 
+/* Worker: are there any, of any database?  They will make room. */
+extern bool lf_entry_ends_are_pending(void);
+
 /* Is there an end of this resource's grant that is not in the table yet? */
 extern bool lf_entry_end_is_pending(const LfResource *resource);
 

@@ -143,6 +143,17 @@ lf_slots_unlist_end(LfSlot *slot, bool written)
 	LWLockRelease(lf_lwlock(LF_LOCK_ENTRY_SLOTS));
 }
 
+bool
+lf_slots_any_ends(void)
+{
+	bool		any;
+
+	LWLockAcquire(lf_lwlock(LF_LOCK_ENTRY_SLOTS), LW_SHARED);
+	any = lf_slots.head->end_head != LF_NO_SLOT;
+	LWLockRelease(lf_lwlock(LF_LOCK_ENTRY_SLOTS));
+	return any;
+}
+
 int
 lf_slots_collect_ends(Oid database, int *numbers, int max)
 {

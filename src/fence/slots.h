@@ -136,6 +136,9 @@ extern void lf_slots_free(LfSlot *slot);
 extern void lf_slots_list_end(LfSlot *slot);
 extern void lf_slots_unlist_end(LfSlot *slot, bool written);
 
+/* Is any slot listed, of any database?  No lock of ours is held. */
+extern bool lf_slots_any_ends(void);
+
 /* Numbers of listed slots, as of now.  No lock of ours is held. */
 extern int	lf_slots_collect_ends(Oid database, int *numbers, int max);
 

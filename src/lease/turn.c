@@ -20,8 +20,12 @@
 #include "lease/remote.h"
 #include "lease/tracked.h"
 
-/* How long entries may take to make room that are over by then. */
+/*
+ * How long entries may take to make room that are over by then, since one was
+ * got last; and those whose end is on its way into the table.
+ */
 #define ROOM_LIMIT		INT64CONST(200000)
+#define ENDS_LIMIT		INT64CONST(5000000)
 
 typedef enum Reservation
 {
@@ -152,6 +156,15 @@ reserve_remotely(LfPending *pending, int number, LfClock *next)
 	return SETTLED;
 }
 
+/* Who finds no room leaves none to those who came later: they need not look. */
+static LfLoad
+load(const LfResource *resource, LfGrantState *state)
+{
+	if (room_is_wanted && !lf_entry_look(resource, lf_resource_hash(resource), state))
+		return LF_LOAD_NO_ROOM;
+	return lf_mint_load(resource, state);
+}
+
 /* *next: when the wait may be over. */
 static Reservation
 reserve(LfPending *pending, int number, LfClock *next)
@@ -163,7 +176,7 @@ reserve(LfPending *pending, int number, LfClock *next)
 
 	if (reserved_by(resource, pending) != NULL)
 		return MUST_WAIT;
-	switch (lf_mint_load(resource, &state))
+	switch (load(resource, &state))
 	{
 		case LF_LOAD_DONE:
 			break;
@@ -222,16 +235,17 @@ begin_mints(LfPending *pending)
 	{
 		LfMint	   *mint = &pending->mints[i];
 		LfGrantState state;
-		LfLoad		load;
+		LfLoad		loaded;
 
 		if (mint->begun)
 			continue;
-		load = lf_mint_load(&mint->grant.resource, &state);
-		if (load != LF_LOAD_DONE)
-			return load;
+		loaded = load(&mint->grant.resource, &state);
+		if (loaded != LF_LOAD_DONE)
+			return loaded;
 		pending->was_live = lf_grant_is_live(&state, lf_clock_now());
 		if (!lf_mint_begin(mint, ends_old_by(pending)))
 			return LF_LOAD_LATER;
+		pending->no_room_since = 0;
 	}
 	return LF_LOAD_DONE;
 }
@@ -262,7 +276,7 @@ drain_mints(LfPending *pending, LfMint **blocked, LfClock *next)
 
 /*
  * Every entry is in use; but those that lapsed since the last sweep, and those
- * whose end is about to be written, will make room.
+ * whose end is about to be written, will make room: first of all for this one.
  */
 static void
 await_room(LfPending *pending, LfClock *next)
@@ -271,7 +285,8 @@ await_room(LfPending *pending, LfClock *next)
 
 	if (pending->no_room_since == 0)
 		pending->no_room_since = now;
-	if (now - pending->no_room_since >= ROOM_LIMIT)
+	if (now - pending->no_room_since >=
+		(lf_entry_ends_are_pending() ? ENDS_LIMIT : ROOM_LIMIT))
 	{
 		lf_pending_refuse(pending, LF_ANSWER_NO_ROOM, NULL);
 		return;
@@ -301,6 +316,7 @@ reserve_all(LfPending *pending, LfClock *next)
 		{
 			case RESERVED:
 				pending->reserved++;
+				pending->no_room_since = 0;
 				break;
 			case MUST_WAIT:
 				LF_POINT("request-waits");
@@ -326,7 +342,6 @@ begin_all(LfPending *pending, LfClock *next)
 	switch (begin_mints(pending))
 	{
 		case LF_LOAD_DONE:
-			pending->no_room_since = 0;
 			return true;
 		case LF_LOAD_LATER:
 			*next = Min(*next, lf_clock_now() + LF_RETRY_SOON);

@@ -71,6 +71,9 @@
  */
 #define LOCK_LIMIT		"200ms"
 
+/* As many ends are written in one pass as fit: requests must not wait for all. */
+#define ENDS_LIMIT		INT64CONST(10000)
+
 /* Leases are looked at no more often than this, however many lapse. */
 #define SWEEP_APART		INT64CONST(5000)
 
@@ -339,7 +342,7 @@ serve_leases(void)
 	sweep(lf_clock_now());
 	next = Min(next, Max(worker.sweep_at, worker.last_sweep + SWEEP_APART));
 	lf_tracked_pass(owner_is_alive, &next);
-	ends = lf_ends_write();
+	ends = lf_ends_write_for(ENDS_LIMIT);
 	worker.ends_left = ends != 0;
 	if (ends > 0)
 		next = lf_clock_now();
