@@ -108,14 +108,15 @@ update_rows(const LfEnd *ends, int count)
 	Datum		times[ENDS_PER_STATEMENT];
 	Datum		values[3];
 
+	/* planned for any number of them: each time anew would cost more than they do */
 	if (end_plan == NULL)
 	{
-		end_plan = SPI_prepare("UPDATE lease_fence.grants"
-							   " SET how_ended = ($2)[pg_catalog.array_position($1, token)],"
-							   " ended_at = ($3)[pg_catalog.array_position($1, token)]"
-							   " WHERE token OPERATOR(pg_catalog.=) ANY ($1) AND ended_at IS NULL"
-							   " RETURNING token, resource",
-							   lengthof(types), types);
+		end_plan = SPI_prepare_cursor("UPDATE lease_fence.grants"
+									  " SET how_ended = ($2)[pg_catalog.array_position($1, token)],"
+									  " ended_at = ($3)[pg_catalog.array_position($1, token)]"
+									  " WHERE token OPERATOR(pg_catalog.=) ANY ($1) AND ended_at IS NULL"
+									  " RETURNING token, resource",
+									  lengthof(types), types, CURSOR_OPT_GENERIC_PLAN);
 		SPI_keepplan(end_plan);
 	}
 	for (int i = 0; i < count; i++)
