@@ -162,6 +162,7 @@ def run(bench):
         bench.say(f'acquire: {n} callers, one name')
         one[n] = compare(waiting, n, 'one', rounds, seconds)
     grants = sum(check_grants(each, ways + without) for each in {server, unsafe})
+    overlaps = ', '.join(f'{way.name} {count} times' for way in waiting for count in [way.overlaps()] if count)
     hiredis = [way for way in ways if way.name == HIREDIS]
     return f'''\
 A pair is to lock a name and to unlock it: 1, 8 or 64 callers do nothing else, each with its own connection and, first,
@@ -184,7 +185,7 @@ anybody gets it, and the product has no setting that leaves this out.
 
 {table_without(without + hiredis, own, own_counts)}
 
-No two callers were in the same lock at once; {grants} pairs of ours had {grants} different tokens, higher each
+Two callers in the same lock at once: {overlaps or 'never'}. {grants} pairs of ours had {grants} different tokens, higher each
 time, all of them in the table of grants afterwards.
 
 Aim: with a durable token, faster than the lease table by hand and than every library at 8 and 64 callers; without the
