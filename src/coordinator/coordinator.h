@@ -113,8 +113,8 @@ typedef struct LfSocket
 extern int	lf_coordinator_sockets(LfSocket *sockets);
 
 /*
- * Servers have just been asked whether they are there, and nothing else is under
- * way: their answers, which come one by one, are no hurry.
+ * Servers have just been asked whether they are there, and no script's answer is
+ * awaited: theirs, which come one by one, are no hurry.
  */
 extern bool lf_coordinator_only_beats(void);
 

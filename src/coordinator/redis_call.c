@@ -131,8 +131,8 @@ take_error(LfServer *server, ScriptCall *call, const redisReply *reply)
 }
 
 /*
- * State and time left, or of renew the time that we asked for: that number and no
- * other, which a reply that is not ours will hardly be.
+ * State and time left; of renew it may be the time alone that we asked for: that
+ * number and no other, which a reply that is not ours will hardly be.
  */
 static bool
 read_answer(const ScriptCall *call, const redisReply *reply, LfLockAnswer *answer)

@@ -322,10 +322,14 @@ int
 lf_ends_write_for(int64 longest)
 {
 	LfClock		limit = lf_clock_now() + longest;
+	int			in_all = 0;
 	int			written;
 
 	do
+	{
 		written = lf_ends_write();
+		in_all += Max(written, 0);
+	}
 	while (written == ENDS_PER_BATCH && lf_clock_now() < limit);
-	return written;
+	return in_all > 0 ? in_all : written;
 }

@@ -117,7 +117,7 @@ extern void lf_entry_shmem_init(void);
 extern bool lf_entry_look(const LfResource *resource, uint32 hash, LfGrantState *state);
 extern bool lf_entry_read(const LfResource *resource, LfGrant *grant);
 
-/* The same look, and whose grant it is: *owner_pid 0: nobody's in particular. */
+/* The same look, and if it is there whose grant it is; 0: nobody's in particular. */
 extern bool lf_entry_look_at_owner(const LfResource *resource, uint32 hash,
 								   LfGrantState *state, int *owner_pid);
 
@@ -162,7 +162,7 @@ extern bool lf_entry_extend(const LfResource *resource, int64 token, int64 ttl,
 /*
  * Worker: the deadline of a live grant, as its lock service says, be it earlier
  * or later than before; but no later than `latest`, or than it was.  False if it
- * was not live any more.  *state is the grant's afterwards.
+ * was not live any more.  *state is the grant's afterwards, if it has an entry.
  */
 extern bool lf_entry_set_deadline(const LfResource *resource, uint32 hash, int64 token,
 								  LfClock deadline, LfClock latest, LfGrantState *state);

@@ -221,11 +221,13 @@ evict(int index)
 	if (!may_evict(slot))
 		return NULL;
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	if (slot->hash == hash && may_evict(slot))
+	if (may_evict(slot))
 	{
-		unchain(slot);
-		gone = true;
+		pg_read_barrier();		/* as in lf_slots_lock_number */
+		gone = slot->hash == hash;
 	}
+	if (gone)
+		unchain(slot);
 	LWLockRelease(lock);
 	return gone ? slot : NULL;
 }
@@ -331,9 +333,13 @@ lf_slots_lock_number(int number, Oid database, LWLockMode mode)
 	pg_read_barrier();			/* pairs with the one in lf_slots_insert */
 	lock = lf_slots_partition(slot->hash);
 	LWLockAcquire(lock, mode);
-	if (lf_slots.databases[number] == database &&
-		lock == lf_slots_partition(slot->hash))
-		return slot;
+	if (lf_slots.databases[number] == database)
+	{
+		/* it may be in use anew, in another partition: then its hash says so */
+		pg_read_barrier();
+		if (lock == lf_slots_partition(slot->hash))
+			return slot;
+	}
 	LWLockRelease(lock);
 	return NULL;
 }

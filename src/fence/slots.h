@@ -93,8 +93,8 @@ lf_slots_find(const LfResource *resource, uint32 hash)
 
 /*
  * Finds a slot and locks its partition; NULL, and nothing is locked, if there
- * is none.  lock_hash: with the name's hash.  lock_number: a slot that is known by its number, if it is in use
- * and the database's.
+ * is none.  lock_hash: with the name's hash.  lock_number: a slot that is known by
+ * its number, if it is in use and the database's.
  */
 extern LfSlot *lf_slots_lock_hash(const LfResource *resource, uint32 hash, LWLockMode mode);
 extern LfSlot *lf_slots_lock(const LfResource *resource, LWLockMode mode);

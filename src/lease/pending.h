@@ -26,6 +26,7 @@ typedef struct LfPending
 	XLogRecPtr	end;			/* of the commit record */
 	LfClock		look_for_cycle;
 	LfClock		no_room_since;	/* 0: there was room */
+	LfClock		no_room_first;	/* 0: there has always been room */
 } LfPending;
 
 /* How soon to look again at what nobody wakes us for, in microseconds. */

@@ -22,10 +22,12 @@
 
 /*
  * How long entries may take to make room that are over by then, since one was
- * got last; and those whose end is on its way into the table.
+ * got last; and those whose end is on its way into the table, for who waits at
+ * all.  Who gets one now and then may not hold up the others for ever.
  */
-#define ROOM_LIMIT		INT64CONST(200000)
-#define ENDS_LIMIT		INT64CONST(5000000)
+#define ROOM_LIMIT			INT64CONST(200000)
+#define ROOM_BY_ENDS_LIMIT	INT64CONST(5000000)
+#define ROOM_LIMIT_IN_ALL	INT64CONST(10000000)
 
 typedef enum Reservation
 {
@@ -158,7 +160,7 @@ reserve_remotely(LfPending *pending, int number, LfClock *next)
 
 /* Who finds no room leaves none to those who came later: they need not look. */
 static LfLoad
-load(const LfResource *resource, LfGrantState *state)
+load_in_turn(const LfResource *resource, LfGrantState *state)
 {
 	if (room_is_wanted && !lf_entry_look(resource, lf_resource_hash(resource), state))
 		return LF_LOAD_NO_ROOM;
@@ -176,7 +178,7 @@ reserve(LfPending *pending, int number, LfClock *next)
 
 	if (reserved_by(resource, pending) != NULL)
 		return MUST_WAIT;
-	switch (load(resource, &state))
+	switch (load_in_turn(resource, &state))
 	{
 		case LF_LOAD_DONE:
 			break;
@@ -235,13 +237,13 @@ begin_mints(LfPending *pending)
 	{
 		LfMint	   *mint = &pending->mints[i];
 		LfGrantState state;
-		LfLoad		loaded;
+		LfLoad		load;
 
 		if (mint->begun)
 			continue;
-		loaded = load(&mint->grant.resource, &state);
-		if (loaded != LF_LOAD_DONE)
-			return loaded;
+		load = load_in_turn(&mint->grant.resource, &state);
+		if (load != LF_LOAD_DONE)
+			return load;
 		pending->was_live = lf_grant_is_live(&state, lf_clock_now());
 		if (!lf_mint_begin(mint, ends_old_by(pending)))
 			return LF_LOAD_LATER;
@@ -282,11 +284,14 @@ static void
 await_room(LfPending *pending, LfClock *next)
 {
 	LfClock		now = lf_clock_now();
+	bool		by_ends = !pending->request.no_wait && lf_entry_ends_are_pending();
 
 	if (pending->no_room_since == 0)
 		pending->no_room_since = now;
-	if (now - pending->no_room_since >=
-		(lf_entry_ends_are_pending() ? ENDS_LIMIT : ROOM_LIMIT))
+	if (pending->no_room_first == 0)
+		pending->no_room_first = now;
+	if (now - pending->no_room_since >= (by_ends ? ROOM_BY_ENDS_LIMIT : ROOM_LIMIT) ||
+		now - pending->no_room_first >= ROOM_LIMIT_IN_ALL)
 	{
 		lf_pending_refuse(pending, LF_ANSWER_NO_ROOM, NULL);
 		return;

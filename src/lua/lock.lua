@@ -8,7 +8,7 @@
 --          the holder, as Redisson has it.  ttl: milliseconds.
 --
 -- Every answer is { state, milliseconds left }, left -1: not known, or for ever; but
--- renew's, when it set the time left: ttl alone.
+-- that of renew's first look, when it set the time left: ttl alone.
 -- The states are numbered as in enum LfLockState.
 --
 -- There is no line "#!lua" at the top, on purpose: with one, Redis runs none of

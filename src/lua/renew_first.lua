@@ -4,7 +4,7 @@
 -- Redis as much as one more command.
 
 if ARGV[1] == 's' and ARGV[2] ~= '' and ARGV[2]:sub(-14) ~= '_WRITERWAITING'
-	and redis.pcall('GET', KEYS[1]) == ARGV[2] then
+	and redis.pcall('STRLEN', KEYS[1]) == #ARGV[2] and redis.call('GET', KEYS[1]) == ARGV[2] then
 	local left, ttl = redis.call('PTTL', KEYS[1]), tonumber(ARGV[3])
 
 	if left >= 0 and left < ttl and redis.pcall('PEXPIRE', KEYS[1], ARGV[3]) == 1 then
