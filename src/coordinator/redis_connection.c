@@ -91,6 +91,7 @@ lf_connection_close(LfConnection *connection, const char *problem)
 	connection->fd = -1;
 	connection->address = NULL;
 	connection->expected = 0;
+	connection->to_begin = false;
 	connection->state = LF_CONNECTION_CLOSED;
 }
 
@@ -295,7 +296,7 @@ lf_connection_send(LfConnection *connection, int argc, const char **argv,
 		*end++ = '\n';
 	}
 	if (connection->expected == 0)
-		connection->heard_at = lf_clock_now();
+		connection->to_begin = true;
 	connection->expected++;
 	redisAppendFormattedCommand(connection->context, command, end - command);
 	if (command != usual)
@@ -394,7 +395,7 @@ look_at_time(LfConnection *connection, LfClock *next)
 			*next = Min(*next, connection->give_up_at);
 		return;
 	}
-	if (connection->expected == 0)
+	if (connection->expected == 0 || connection->to_begin)
 		return;
 	limit = lf_clock_after(connection->heard_at,
 						   connection->options->command_timeout * INT64CONST(1000));
@@ -430,6 +431,10 @@ lf_connection_flush(LfConnection *connection)
 		lf_redis_tls_forget_errors();
 	if (redisBufferWrite(connection->context, &done) != REDIS_OK)
 		close_by_context(connection);
+	/* a pass can be long: only now there is anything to answer */
+	if (connection->to_begin)
+		connection->heard_at = lf_clock_now();
+	connection->to_begin = false;
 	return connection->state == LF_CONNECTION_OPEN;
 }
 

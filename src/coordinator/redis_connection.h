@@ -44,7 +44,9 @@ struct LfConnection
 	LfAddressLookup lookup;
 	struct addrinfo *address;	/* the one that is tried */
 	LfClock		give_up_at;		/* connecting takes no longer */
-	LfClock		heard_at;		/* the last reply, or the first question */
+	LfClock		heard_at;		/* the last reply, or when the first question
+								 * that has none yet was written */
+	bool		to_begin;		/* that question waits to be written */
 	bool		heard;			/* anything at all */
 	int			expected;		/* replies */
 	size_t		incomplete;		/* bytes of a reply that is not complete */
